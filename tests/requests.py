@@ -129,7 +129,7 @@ class Core(AdaptiveRequestAdmissionController):
 
     def limit(self, resource: RequestResourceKey = CHAT) -> ScriptedLimit:
         """The one limit of a resource that somebody has asked for."""
-        algorithm = self.levels.resources[resource].limited.algorithm
+        algorithm = self.tree.resources[resource].limited.algorithm
         assert isinstance(algorithm, ScriptedLimit)
         return algorithm
 

@@ -39,9 +39,9 @@ def turn(
     queue: FairTaskQueue, controller: TaskAdmissionController, at_most: int = 1_000_000
 ) -> list[TaskAdmissionLease]:
     """Start what may start, as the dispatch loop does."""
-    openings = controller.take_openings()
-    if openings is not None:
-        queue.reopen(openings)
+    changes = controller.take_changes()
+    if changes is not None:
+        queue.reopen(changes)
     leases: list[TaskAdmissionLease] = []
     while len(leases) < at_most:
         selection = queue.select_next(controller.judge)

@@ -35,9 +35,9 @@ def open_scheduler(case: Case) -> tuple[Scheduler, list[Any]]:
     )
 
     def select() -> QueueSelection | None:
-        openings = controller.take_openings()
-        if openings is not None:
-            queue.reopen(openings)
+        changes = controller.take_changes()
+        if changes is not None:
+            queue.reopen(changes)
         return queue.select_next(controller.judge)
 
     scheduler = Scheduler(

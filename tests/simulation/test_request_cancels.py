@@ -81,14 +81,14 @@ class World:
         core = self.admission.core
         granted = sum(_is_granted(task) for task in self.tasks if not task.done())
         assert core.in_flight == len(self.holders) + granted
-        for level in core.levels.models.values():
+        for level in core.tree.models.values():
             assert level.provider.gate.in_flight == core.in_flight
         assert core.in_flight <= CAP
 
     def check_empty(self) -> None:
         core = self.admission.core
         assert (core.in_flight, core.waiting, len(self.admission._futures)) == (0, 0, 0)
-        for level in core.levels.resources.values():
+        for level in core.tree.resources.values():
             assert level.gate.in_flight == level.model.gate.in_flight == level.active_leases == 0
 
 

@@ -167,7 +167,7 @@ class RequestMachine(RuleBasedStateMachine):
     @rule(wanted=items)
     def ask_or_wait(self, wanted: RequestAdmissionItem) -> None:
         overtaken = self.would_overtake(wanted)
-        found = self.core.ask(wanted, self.now)
+        found = self.core.acquire_or_enqueue(wanted, self.now)
         if isinstance(found, RequestAdmissionLease):
             assert not overtaken, "somebody was overtaken"
             self.leased(found)
@@ -309,14 +309,14 @@ class RequestMachine(RuleBasedStateMachine):
         assert len(limited) <= lease.current_adaptive_limit <= lease.effective_max
         assert len(model) <= self.cap(self.policy.model_caps(resource.model))
         assert len(self.leases) <= self.cap(self.policy.caps)
-        algorithm = self.core.levels.resources[resource].limited.algorithm
+        algorithm = self.core.tree.resources[resource].limited.algorithm
         assert algorithm is not None
         assert algorithm.blocked_until <= self.now, "left in a cool-down"
 
     def check_nobody_could_go(self) -> None:
         """Whoever is next at a model is kept back by a gate; so nobody was forgotten."""
         could = self.ready()
-        gate = self.core.levels.providers["p"].gate if self.core.levels.providers else None
+        gate = self.core.tree.providers["p"].gate if self.core.tree.providers else None
         due = self.core.next_due()
         if could and not (due is not None and due <= self.now + self.late):
             assert gate is not None
@@ -353,11 +353,11 @@ class RequestMachine(RuleBasedStateMachine):
         return self.policy.caps != RequestCaps() and bool(self.ready())
 
     def domain_blocked(self, wanted: RequestAdmissionItem) -> bool:
-        gate = self.core.levels.resources[wanted.resource].gate
+        gate = self.core.tree.resources[wanted.resource].gate
         return gate.blocked(self.now, float(wanted.tokens_estimate or 0)) is not None
 
     def blocked(self, wanted: RequestAdmissionItem, *, provider: bool) -> bool:
-        level = self.core.levels.resources[wanted.resource]
+        level = self.core.tree.resources[wanted.resource]
         gates = [level.gate, level.model.gate]
         if provider:
             gates.append(level.model.provider.gate)
@@ -390,7 +390,7 @@ class RequestMachine(RuleBasedStateMachine):
                 assert part.in_flight == part.active_leases
                 assert part.in_flight == sum(one.item.resource.domain == domain for one in own)
                 assert part.waiters == sum(one.item.resource.domain == domain for one in queued)
-        for provider in self.core.levels.providers.values():
+        for provider in self.core.tree.providers.values():
             assert provider.gate.in_flight == len(self.leases)
             assert provider.waiting == len(self.waiting)
 

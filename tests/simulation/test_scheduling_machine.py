@@ -218,9 +218,9 @@ class SchedulingMachine(RuleBasedStateMachine):
 
     @rule(at_most=st.sampled_from([1, 2, 100, 100]))
     def turn(self, at_most: int) -> None:
-        openings = self.controller.take_openings()
-        if openings is not None:
-            self.queue.reopen(openings)
+        changes = self.controller.take_changes()
+        if changes is not None:
+            self.queue.reopen(changes)
         for _ in range(at_most):
             if not self.start():
                 break

@@ -52,32 +52,34 @@ class RequestAdmissionController:
         self._futures: dict[RequestWaiter, asyncio.Future[None]] = {}
         self._timer = Timer(self._pump, clock.monotonic, self._loop)
         self._pump_is_due = False
-        self._on_relief: Callable[[RequestResourceKey], None] | None = None
+        self._on_pressure_change: Callable[[RequestResourceKey], None] | None = None
 
     def __repr__(self) -> str:
         return f"<RequestAdmissionController {self.core!r}>"
 
-    def on_relief(self, listener: Callable[[RequestResourceKey], None]) -> None:
+    def on_pressure_change(self, listener: Callable[[RequestResourceKey], None]) -> None:
         """Call this whenever a resource has fewer waiters, other caps, or ends its cool-down."""
-        self._on_relief = listener
-        self.core.tells_relief = True
+        self._on_pressure_change = listener
+        self.core.tracks_pressure = True
 
     # ── Acquiring ─────────────────────────────────────────────────────────────────────────────
 
     def try_acquire(self, item: RequestAdmissionItem) -> RequestAdmissionDecision:
-        """A lease, or why not; never waits, never overtakes."""
+        """Return a lease or a denial; never waits, never overtakes."""
         decision = self.core.try_acquire(item, self._monotonic())
         if self.events.is_on:
             self.events.decided(decision)
         return decision
 
-    def ask(self, item: RequestAdmissionItem) -> RequestAdmissionLease | RequestWaiter:
-        """A lease if it may leave at once, else a place in the line; then `wait` must follow.
+    def acquire_or_enqueue(
+        self, item: RequestAdmissionItem
+    ) -> RequestAdmissionLease | RequestWaiter:
+        """Return a lease if it may leave at once, else a waiter; then `wait` must follow.
 
         Raises:
             RequestAdmissionError: there will be none.
         """
-        answer = self.core.ask(item, self._monotonic())
+        answer = self.core.acquire_or_enqueue(item, self._monotonic())
         if isinstance(answer, RequestAdmissionLease):
             if self.events.is_on:
                 self.events.acquired_at_once(answer)
@@ -108,7 +110,7 @@ class RequestAdmissionController:
 
     async def acquire_async(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
         """Wait for a lease; RequestAdmissionError if there will be none."""
-        answer = self.ask(item)
+        answer = self.acquire_or_enqueue(item)
         return answer if isinstance(answer, RequestAdmissionLease) else await self.wait(answer)
 
     # ── Releasing ─────────────────────────────────────────────────────────────────────────────
@@ -121,7 +123,7 @@ class RequestAdmissionController:
         result = core.release(lease, outcome, self._monotonic())
         if self.events.is_on:
             self.events.released(lease, outcome, result)
-        if core.is_stirred or core.tells_relief:
+        if core.needs_pump or core.tracks_pressure:
             self._pump_soon()
         return result
 
@@ -172,9 +174,9 @@ class RequestAdmissionController:
         core = self.core
         self._answer(core.pump(self._monotonic()))
         self._timer.set(core.next_due())
-        if self._on_relief is not None:
-            for resource in core.take_relieved():
-                self._on_relief(resource)
+        if self._on_pressure_change is not None:
+            for resource in core.take_pressure_changes():
+                self._on_pressure_change(resource)
 
     def _answer(self, answered: list[RequestWaiter]) -> None:
         events = self.events

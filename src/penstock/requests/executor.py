@@ -236,12 +236,12 @@ class ModelRequestExecutor:
     ) -> RequestAdmissionLease | RequestWaiter:
         """Ask for a permit; whoever has to wait has begun to."""
         if attempt is None:
-            return self.admission.ask(item)
+            return self.admission.acquire_or_enqueue(item)
         now = self.clock.monotonic()
         attempt.check(now, item.resource)
         attempt.begin_wait(now)
         try:
-            answer = self.admission.ask(item)
+            answer = self.admission.acquire_or_enqueue(item)
         except BaseException:
             attempt.end_wait(now)
             raise

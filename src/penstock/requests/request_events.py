@@ -23,10 +23,10 @@ class RequestEventEmitter:
     def __init__(
         self, core: AdaptiveRequestAdmissionController, events: RequestEvents, run_id: str
     ) -> None:
-        self._notes = core.notes
+        self._notes = core.pending_events
         self._events = events
         self._run = Correlation(run_id)
-        self.is_on = core.notes.is_on = events.is_heard
+        self.is_on = core.pending_events.is_on = events.is_heard
 
     def decided(self, decision: RequestAdmissionDecision) -> None:
         """Somebody asked, and does not wait."""

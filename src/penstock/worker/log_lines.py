@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from penstock.admission.requests.token_bucket import TokenBucket
+from penstock.admission.requests.gate import TokenBucket
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import StoreError
 from penstock.events.kinds import Correlation, SchedulerEventKind

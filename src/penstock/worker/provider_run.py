@@ -101,13 +101,13 @@ class ProviderRun:
         self._core = AdaptiveRequestAdmissionController(
             self._policies.values(), self._algorithm, share=share, generation=run_id
         )
-        self._counts = RequestCounts(self._core.levels.models)
+        self._counts = RequestCounts(self._core.tree.models)
         self._core.listen(self._counts)
         self._admission = RequestAdmissionController(self._core, clock, events, run_id)
         self.pressure = ProviderPressure(
             self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
         )
-        self._admission.on_relief(self.pressure.relieved)
+        self._admission.on_pressure_change(self.pressure.relieved)
         self._run_id = run_id
         self._store_url = store.url
         self._journal: JournalWriter | None = None  # None: no call costs money

@@ -153,7 +153,7 @@ class AsyncTaskScheduler:
 
     def standing(self, task_id: Hashable) -> TaskAdmissionDenied | None:
         """What a queued task is known to wait for; None if nothing, or if it is not queued."""
-        return self.queue.standing(task_id)
+        return self.queue.denial_of(task_id)
 
     def drop_all(self) -> list[SchedulableTask]:
         """Take everything out that has not started."""
@@ -161,10 +161,10 @@ class AsyncTaskScheduler:
 
     def _reopen(self) -> bool:
         """Let those be asked for again for whom something has changed; False if nothing has."""
-        openings = self.controller.take_openings()
-        if openings is None:
+        changes = self.controller.take_changes()
+        if changes is None:
             return False
-        self.queue.reopen(openings)
+        self.queue.reopen(changes)
         return True
 
     def _take_in(self) -> None:

@@ -44,7 +44,7 @@ def assert_empty(admission: RequestAdmissionController) -> None:
     core = admission.core
     assert (core.in_flight, core.waiting) == (0, 0)
     assert not admission._futures
-    for one in core.levels.resources.values():
+    for one in core.tree.resources.values():
         assert one.gate.in_flight == one.active_leases == 0
 
 
@@ -219,7 +219,7 @@ def test_relief_is_told_at_every_fall_and_at_the_end_of_a_cool_down() -> None:
         loop = asyncio.get_running_loop()
         admission = opened()
         told: list[tuple[float, RequestResourceKey]] = []
-        admission.on_relief(lambda resource: told.append((loop.time(), resource)))
+        admission.on_pressure_change(lambda resource: told.append((loop.time(), resource)))
         lease = await admission.acquire_async(item())
         waiting = asyncio.ensure_future(admission.acquire_async(item()))
         await asyncio.sleep(1)
@@ -463,7 +463,7 @@ def test_nothing_is_built_if_nobody_listens() -> None:
     async def main() -> None:
         admission = opened()
         await a_busy_moment(admission)
-        assert not admission.core.notes.pending
+        assert not admission.core.pending_events.pending
         assert not admission.events.is_on
 
     on_loop(main)

@@ -71,7 +71,7 @@ class Aimd:
         return self._limit
 
     def grows_at(self, now: float, in_flight: int) -> float:
-        """Only the ramp grows with time; else a success does it."""
+        """Return when the startup ramp grows; after it only successes raise the limit."""
         if self._ramp_to is None or in_flight >= self._ramp_to:
             return inf
         wanted = max(in_flight, self._limit) + 1
@@ -94,13 +94,13 @@ class Aimd:
         return ()
 
     def learned(self) -> LearnedLimit:
-        """Where it was refused, or how far it has come since."""
+        """Return where it was refused, or how far it has come since."""
         if self._ceiling is None:
             return LearnedLimit()
         return LearnedLimit(ceiling=float(max(self._ceiling, self._limit)))
 
     def _resume(self, ceiling: float, age_seconds: float) -> None:
-        """Begin as after a refusal at that level; a day later as if nothing were known."""
+        """Start as after a refusal at that level; a day later as if nothing were known."""
         known = self._clamped(math.floor(ceiling * self._config.decrease_factor))
         if age_seconds >= FORGOTTEN_SECONDS or known >= self._limit:
             return

@@ -8,56 +8,56 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-DEAD_KEPT = 64  # entries that were called off; beyond, and beyond half of all, they are removed
+CANCELLED_KEPT = 64  # alarms; beyond, and beyond half of all, they are removed
 
-#: What stands in the heap: when, a number between equal times, and what (None: called off).
-Entry = list[Any]
+#: An entry of the heap: when, a number between equal times, and what (None: cancelled).
+Alarm = list[Any]
 
 
-class DueHeap(Generic[T]):
-    """Owns an order of things by their time. Adding, calling off and taking cost O(log N)."""
+class AlarmHeap(Generic[T]):
+    """Owns things by the time at which they are due. Adding, cancelling, taking: O(log N)."""
 
-    __slots__ = ("_dead", "_heap", "_number")
+    __slots__ = ("_cancelled", "_heap", "_number")
 
     def __init__(self) -> None:
-        self._heap: list[Entry] = []
+        self._heap: list[Alarm] = []
         self._number = 0
-        self._dead = 0
+        self._cancelled = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - self._dead
+        return len(self._heap) - self._cancelled
 
     def __repr__(self) -> str:
-        return f"<DueHeap {len(self)} entries>"
+        return f"<AlarmHeap {len(self)} entries>"
 
-    def add(self, due: float, thing: T) -> Entry:
-        """Something is due; the answer calls it off."""
+    def add(self, due: float, thing: T) -> Alarm:
+        """Add something that will be due; the returned alarm cancels it."""
         self._number += 1
-        entry: Entry = [due, self._number, thing]
+        entry: Alarm = [due, self._number, thing]
         heappush(self._heap, entry)
         return entry
 
-    def drop(self, entry: Entry) -> None:
-        """It is called off, unless it was taken before."""
+    def cancel(self, entry: Alarm) -> None:
+        """Cancel an alarm, unless it was taken before."""
         if entry[2] is None:
             return
         entry[2] = None
-        self._dead += 1
-        if self._dead > DEAD_KEPT and 2 * self._dead > len(self._heap):
+        self._cancelled += 1
+        if self._cancelled > CANCELLED_KEPT and 2 * self._cancelled > len(self._heap):
             self._heap = [kept for kept in self._heap if kept[2] is not None]
             heapify(self._heap)
-            self._dead = 0
+            self._cancelled = 0
 
     def next_due(self) -> float | None:
         heap = self._heap
         while heap and heap[0][2] is None:
             heappop(heap)
-            self._dead -= 1
+            self._cancelled -= 1
         due: float | None = heap[0][0] if heap else None
         return due
 
     def take(self, now: float) -> T | None:
-        """The first thing that is due by now; None: nothing is."""
+        """Take the first thing that is due by now; None: nothing is."""
         due = self.next_due()
         if due is None or due > now:
             return None
@@ -70,4 +70,4 @@ class DueHeap(Generic[T]):
         for entry in self._heap:
             entry[2] = None
         self._heap.clear()
-        self._dead = 0
+        self._cancelled = 0

@@ -31,7 +31,7 @@ class LimitMode(StrEnum):
 
 
 class LimitChange(StrEnum):
-    """What an outcome did to a limit, as it is told in events."""
+    """What an outcome did to a limit, as events report it."""
 
     DECREASED = "decreased"
     INCREASED = "increased"
@@ -40,7 +40,7 @@ class LimitChange(StrEnum):
 
 
 class LearnedLimit(msgspec.Struct, frozen=True):
-    """What is kept of a limit from one run to the next."""
+    """What is stored of a limit from one run to the next."""
 
     ceiling: float | None = None  # in flight when it was refused; None: never
     confidence: int = 0  # refusals in a row that agreed on it
@@ -50,7 +50,7 @@ class LearnedLimit(msgspec.Struct, frozen=True):
 
 
 def read_learned(document: str) -> LearnedLimit | None:
-    """What a document says; None if it is damaged, or of a version that says it otherwise."""
+    """Decode a learned limit; None if it is damaged, or of another version."""
     try:
         found = msgspec.json.decode(document, type=LearnedLimit)
     except msgspec.MsgspecError:
@@ -85,26 +85,26 @@ class LimitAlgorithm(Protocol):
     def consecutive_refusals(self) -> int: ...
 
     def set_max(self, effective_max: int) -> None:
-        """The static caps have changed; 1 ≤ window ≤ effective_max holds from now on."""
+        """Set the maximum of the static caps: 1 ≤ window ≤ effective_max holds from now on."""
         ...
 
     def window(self, now: float, in_flight: int) -> int:
-        """How many may be in flight now; at least 1. It grows with time."""
+        """Return how many may be in flight now; at least 1. It grows with time."""
         ...
 
     def grows_at(self, now: float, in_flight: int) -> float:
-        """When the window may exceed what is in flight, though nothing ends; inf: not before."""
+        """Return when the window may exceed what is in flight, though nothing ends; inf: never."""
         ...
 
     def send_at(self, now: float, in_flight: int, tokens: float) -> float:
-        """When a request of so many tokens may leave: now or before, later, or (inf) after an end.
+        """Return when a request of so many tokens may leave: now, later, or (inf) after an end.
 
         Cool-down, pace, mirrored buckets of the provider; not the window.
         """
         ...
 
     def granted(self, now: float, in_flight_before: int, tokens: float) -> Any:  # noqa: ANN401
-        """A request leaves; the answer comes back with its end."""
+        """Count a request that leaves; the returned mark comes back with its end."""
         ...
 
     def ended(
@@ -114,9 +114,9 @@ class LimitAlgorithm(Protocol):
         mark: Any,  # noqa: ANN401 (its own)
         ending: RequestReleaseOutcome,
     ) -> Sequence[LimitChange]:
-        """A request has ended. Local outcomes change nothing."""
+        """Learn from the end of a request. Local outcomes change nothing."""
         ...
 
     def learned(self) -> LearnedLimit:
-        """What the next run may start from."""
+        """Return what the next run may start from."""
         ...

@@ -14,60 +14,60 @@ MOST_SECONDS = 15.0
 DOUBLINGS_MAX = 10
 
 
-class Breaker:
+class CircuitBreaker:
     """Owns whether it is open: then everything stops, and single requests probe the provider."""
 
-    __slots__ = ("_failed", "_last", "_tests", "is_testing", "until")
+    __slots__ = ("_failed", "_last", "_probes", "is_probing", "until")
 
     def __init__(self) -> None:
         self._last: deque[bool] = deque(maxlen=REMEMBERED)
         self._failed = 0  # of these
-        self._tests = 0  # that failed since it opened, and one; 0: closed
-        self.is_testing = False  # a test is in flight: nothing else leaves
+        self._probes = 0  # that failed since it opened, plus one; 0: closed
+        self.is_probing = False  # a probe is in flight: nothing else leaves
         self.until = -inf  # of the pause
 
     @property
     def is_open(self) -> bool:
-        return self._tests > 0
+        return self._probes > 0
 
     def sent(self) -> bool:
         """Count a request that leaves; True: it is the probe."""
-        if not self._tests or self.is_testing:
+        if not self._probes or self.is_probing:
             return False
-        self.is_testing = True
+        self.is_probing = True
         return True
 
-    def test_lost(self) -> None:
-        """The test ended in a way that says nothing: the next request is one."""
-        self.is_testing = False
+    def probe_lost(self) -> None:
+        """Let the next request be the probe: this one ended in a way that says nothing."""
+        self.is_probing = False
 
     def ended(
         self,
         now: float,
         *,
         failed: bool,
-        is_test: bool,
+        is_probe: bool,
         sent_at: float,
         rand: Callable[[], float],
     ) -> bool:
         """Count the end of a request; True: it has closed the breaker again."""
-        if self._tests:
-            if is_test and failed:
-                self.is_testing = False
-                self._tests += 1
+        if self._probes:
+            if is_probe and failed:
+                self.is_probing = False
+                self._probes += 1
                 pause = min(
-                    MOST_SECONDS, FIRST_SECONDS / 2 * 2.0 ** min(self._tests, DOUBLINGS_MAX)
+                    MOST_SECONDS, FIRST_SECONDS / 2 * 2.0 ** min(self._probes, DOUBLINGS_MAX)
                 )
                 self.until = max(self.until, now + pause * (0.75 + 0.5 * rand()))
                 return False
-            if not failed and (is_test or sent_at > self.until):
+            if not failed and (is_probe or sent_at > self.until):
                 self._close()
                 return True
             return False
         self._remember(failed)
         if self._failed >= FAILURES and len(self._last) == REMEMBERED:
-            self._tests = 1
-            self.is_testing = False
+            self._probes = 1
+            self.is_probing = False
             self.until = max(self.until, now + FIRST_SECONDS)
         return False
 
@@ -78,7 +78,7 @@ class Breaker:
         self._failed += failed
 
     def _close(self) -> None:
-        self._tests = 0
-        self.is_testing = False
+        self._probes = 0
+        self.is_probing = False
         self._last.clear()
         self._failed = 0

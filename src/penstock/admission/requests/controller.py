@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.admission.requests.alarms import DueHeap
+from penstock.admission.requests.alarms import AlarmHeap
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.decisions import (
     CHANGES,
+    PendingEvents,
     RequestAdmissionDecision,
     RequestAdmissionDenied,
     RequestAdmissionLease,
     RequestDenialReason,
-    RequestNotes,
 )
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.gate import Blocked
@@ -26,11 +26,11 @@ from penstock.admission.requests.listeners import RequestListener, limit_of
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
 from penstock.admission.requests.provider_tree import (
     DomainLevel,
+    LevelAlarms,
     MakeAlgorithm,
     ModelLevel,
     ProviderLevel,
-    RequestLevels,
-    Sleeping,
+    ProviderTree,
 )
 from penstock.errors import InternalError
 from penstock.events.kinds import RequestEventKind as Kind
@@ -55,22 +55,21 @@ class AdaptiveRequestAdmissionController:
         share: ProcessShare | None = None,
         generation: str = "1",
     ) -> None:
-        self.levels = RequestLevels(policies, make_algorithm, share or ProcessShare())
+        self.tree = ProviderTree(policies, make_algorithm, share or ProcessShare())
         self._generation = generation
         self._leases: dict[int, _Held] = {}
         self._last_lease_id = 0
-        self._sleeping = Sleeping()
-        self._deadlines: DueHeap[RequestWaiter] = DueHeap()
-        self._cooling: DueHeap[ModelLevel] = DueHeap()
-        self._doomed: list[RequestWaiter] = []  # denied already, to be answered
-        self._relieved: dict[RequestResourceKey, None] = {}
+        self._alarms = LevelAlarms()
+        self._deadlines: AlarmHeap[RequestWaiter] = AlarmHeap()
+        self._cooldowns: AlarmHeap[ModelLevel] = AlarmHeap()
+        self._denied: list[RequestWaiter] = []  # denied already, to be answered
+        self._pressure_changes: dict[RequestResourceKey, None] = {}
         self._is_shut = False
         self._listeners: tuple[RequestListener, ...] = ()
         self.waiting = 0
         self.changes = 0  # of anything that a snapshot shows
-        self.notes = RequestNotes()
-        #: Somebody wants to know when a resource has more room.
-        self.tells_relief = False
+        self.pending_events = PendingEvents()
+        self.tracks_pressure = False  # somebody asks for `take_pressure_changes`
 
     def __repr__(self) -> str:
         return (
@@ -79,17 +78,17 @@ class AdaptiveRequestAdmissionController:
         )
 
     def listen(self, listener: RequestListener) -> None:
-        """Tell it of every change from now on."""
+        """Report every change to it from now on."""
         self._listeners += (listener,)
 
-    # ── Asking ────────────────────────────────────────────────────────────────────────────────
+    # ── Acquiring ────────────────────────────────────────────────────────────────────────────────
 
     def try_acquire(self, item: RequestAdmissionItem, now: float) -> RequestAdmissionDecision:
-        """A lease, or why not; never before those who wait already."""
-        domain = self.levels.resources.get(item.resource) or self._make(item.resource, now)
+        """Return a lease or a denial; never overtakes those who wait already."""
+        domain = self.tree.resources.get(item.resource) or self._make(item.resource, now)
         if self._is_shut or domain.model.is_denied:
-            return self._refusal(item)
-        if self.waiting and self._is_ahead(domain, now):
+            return self._final_denial(item)
+        if self.waiting and self._would_overtake(domain, now):
             return RequestAdmissionDenied(
                 item,
                 RequestDenialReason.QUEUED_WAITERS_AHEAD,
@@ -102,11 +101,13 @@ class AdaptiveRequestAdmissionController:
                 return gate.denial(item, blocked, now)
         return self._grant(domain, item, tokens, now)
 
-    def ask(self, item: RequestAdmissionItem, now: float) -> RequestAdmissionLease | RequestWaiter:
-        """A lease if it may leave at once, else a place in the line, as a try and `enqueue` do."""
-        domain = self.levels.resources.get(item.resource) or self._make(item.resource, now)
+    def acquire_or_enqueue(
+        self, item: RequestAdmissionItem, now: float
+    ) -> RequestAdmissionLease | RequestWaiter:
+        """Return a lease if it may leave at once, else a waiter in the fair queue."""
+        domain = self.tree.resources.get(item.resource) or self._make(item.resource, now)
         is_kept = self._is_shut or domain.model.is_denied
-        if is_kept or (self.waiting and self._is_ahead(domain, now)):
+        if is_kept or (self.waiting and self._would_overtake(domain, now)):
             return self.enqueue(item, now)
         tokens = float(item.tokens_estimate or 0)
         for gate in domain.gates:
@@ -115,13 +116,13 @@ class AdaptiveRequestAdmissionController:
         return self._grant(domain, item, tokens, now)
 
     def enqueue(self, item: RequestAdmissionItem, now: float) -> RequestWaiter:
-        """Let a request wait; `pump` answers, now or later."""
+        """Queue a request; `pump` answers, now or later."""
         timeout = item.queue_wait_timeout_seconds
         waiter = RequestWaiter(item, now, None if timeout is None else now + timeout)
-        domain = self.levels.resources.get(item.resource) or self._make(item.resource, now)
+        domain = self.tree.resources.get(item.resource) or self._make(item.resource, now)
         model = domain.model
         if self._is_shut or model.is_denied:
-            waiter.denied = self._refusal(item)
+            waiter.denied = self._final_denial(item)
             return waiter
         model.queue.enqueue(waiter)
         model.provider.waiting += 1
@@ -129,49 +130,49 @@ class AdaptiveRequestAdmissionController:
         self.changes += 1
         if waiter.deadline is not None:
             waiter.alarm = self._deadlines.add(waiter.deadline, waiter)
-        if self.notes.is_on and model.queue.waiting(item.resource.domain) == 1:
-            self.notes.of_item(Kind.REQUEST_QUEUE_FORMED, item)
+        if self.pending_events.is_on and model.queue.waiting(item.resource.domain) == 1:
+            self.pending_events.add(Kind.REQUEST_QUEUE_FORMED, item)
         if not model.closed_for_all:
-            self._sleeping.wake(model)
+            self._alarms.wake_model(model)
         for listener in self._listeners:
             listener.queued(item)
         return waiter
 
     def withdraw(self, waiter: RequestWaiter) -> RequestAdmissionLease | None:
-        """Whoever waited gives up. If it has a lease already, that is the answer: release it."""
+        """Take a waiter out; if it was granted a lease already, return that, to be released."""
         if waiter.is_waiting:
             self._remove(waiter)
             return None
         return waiter.lease
 
     def pump(self, now: float) -> list[RequestWaiter]:
-        """Everybody who has an answer now: a lease or a denial, in the order of their turns."""
-        answered, self._doomed = self._doomed, []
+        """Grant and deny; return every waiter that has an answer now, in order."""
+        answered, self._denied = self._denied, []
         while (late := self._deadlines.take(now)) is not None:
             self._deny(late, RequestDenialReason.QUEUE_TIMEOUT)
             answered.append(late)
-        while (cool := self._cooling.take(now)) is not None:
-            cool.cooling = None
-            self._relieve(cool)
-        self._sleeping.ring(now)
-        while (provider := self._sleeping.next_awake()) is not None:
+        while (cool := self._cooldowns.take(now)) is not None:
+            cool.cooldown_alarm = None
+            self._note_pressure_change(cool)
+        self._alarms.wake_due(now)
+        while (provider := self._alarms.next_awake()) is not None:
             self._serve(provider, now, answered)
         return answered
 
     def next_due(self) -> float | None:
-        """When to pump although nothing has happened; None: never."""
-        heaps = (self._sleeping, self._deadlines, self._cooling)
+        """Return when to pump although nothing has happened; None: never."""
+        heaps = (self._alarms, self._deadlines, self._cooldowns)
         return min((due for heap in heaps if (due := heap.next_due()) is not None), default=None)
 
     @property
-    def is_stirred(self) -> bool:
+    def needs_pump(self) -> bool:
         """True if pumping at once would answer somebody."""
-        return self._sleeping.is_anybody_awake or bool(self._doomed)
+        return self._alarms.is_any_awake or bool(self._denied)
 
     def release(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, now: float
     ) -> ReleaseResult:
-        """A request has ended; anything but the one lease that is held changes nothing."""
+        """Take a lease back with its outcome; anything but a lease that is held changes nothing."""
         held = self._leases.get(lease.lease_id)
         if held is None or (held[0] is not lease and held[0] != lease):
             return self._not_held(lease, held)
@@ -188,25 +189,25 @@ class AdaptiveRequestAdmissionController:
         self.changes += 1
         result = _RELEASED
         if algorithm is not None and algorithm is domain.limited.algorithm:
-            result = self._tell_algorithm(domain, algorithm, mark, outcome, lease, now)
+            result = self._feed_algorithm(domain, algorithm, mark, outcome, lease, now)
         if model.queue or model.closed_for_all:
-            self._sleeping.wake(model)
+            self._alarms.wake_model(model)
         if provider.line or provider.closed_for_all:
-            self._sleeping.stir(provider)
+            self._alarms.wake_provider(provider)
         for listener in self._listeners:
             listener.released(lease, outcome, now)
         return result
 
     def shut(self) -> list[RequestWaiter]:
-        """From now on nothing leaves; everybody who waits is told."""
+        """Let nothing leave from now on; return every waiter, denied."""
         self._is_shut = True
-        answered, self._doomed = self._doomed, []
-        for model in self.levels.models.values():
+        answered, self._denied = self._denied, []
+        for model in self.tree.models.values():
             while (waiter := model.queue.select_next()) is not None:
                 self._deny(waiter, RequestDenialReason.SHUTDOWN)
                 answered.append(waiter)
-        self._sleeping.clear()
-        self._cooling.clear()
+        self._alarms.clear()
+        self._cooldowns.clear()
         return answered
 
     def is_held(self, lease: RequestAdmissionLease) -> bool:
@@ -217,12 +218,12 @@ class AdaptiveRequestAdmissionController:
     # ── Changing what was declared ────────────────────────────────────────────────────────────
 
     def set_policy(self, policy: ProviderPolicy, now: float) -> None:
-        """Other caps, or another algorithm; what is in flight beyond them drains. Pump after it."""
-        self._changed(self.levels.set_policy(policy, now), now)
+        """Change caps or algorithm; what is in flight beyond them drains. Pump after it."""
+        self._changed(self.tree.set_policy(policy, now), now)
 
     def set_share(self, share: ProcessShare, now: float) -> None:
-        """Another part of every cap is this process's. Pump after it."""
-        self._changed(self.levels.set_share(share, now), now)
+        """Change this process's share of every cap. Pump after it."""
+        self._changed(self.tree.set_share(share, now), now)
 
     def _changed(self, models: list[ModelLevel], now: float) -> None:
         self.changes += 1
@@ -230,12 +231,12 @@ class AdaptiveRequestAdmissionController:
             if model.is_denied:
                 while (waiter := model.queue.select_next()) is not None:
                     self._deny(waiter, RequestDenialReason.HARD_POLICY_DENIAL)
-                    self._doomed.append(waiter)
-            self._sleeping.wake(model)
-            self._sleeping.stir(model.provider)
-            self._relieve(model)
-            for domain in model.domains.values() if self.notes.is_on else ():
-                self.notes.of_resource(
+                    self._denied.append(waiter)
+            self._alarms.wake_model(model)
+            self._alarms.wake_provider(model.provider)
+            self._note_pressure_change(model)
+            for domain in model.domains.values() if self.pending_events.is_on else ():
+                self.pending_events.add(
                     Kind.REQUEST_EFFECTIVE_CAP_CHANGED,
                     domain.key,
                     numbers={
@@ -244,16 +245,16 @@ class AdaptiveRequestAdmissionController:
                     },
                 )
 
-    # ── Telling ───────────────────────────────────────────────────────────────────────────────
+    # ── Reading ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def in_flight(self) -> int:
         return len(self._leases)
 
     def algorithms(self) -> Mapping[RequestResourceKey | ProviderModelKey, LimitAlgorithm]:
-        """Every limit that is in use, by what it holds for."""
+        """Return every limit algorithm in use, by resource or model."""
         found: dict[RequestResourceKey | ProviderModelKey, LimitAlgorithm] = {}
-        for key, model in self.levels.models.items():
+        for key, model in self.tree.models.items():
             if model.gate.algorithm is not None:
                 found[key] = model.gate.algorithm
             for domain in model.domains.values():
@@ -261,72 +262,72 @@ class AdaptiveRequestAdmissionController:
                     found[domain.key] = domain.gate.algorithm
         return found
 
-    def take_relieved(self) -> list[RequestResourceKey]:
-        """The resources with fewer waiters, other caps or an ended cool-down since last time."""
-        taken = list(self._relieved)
-        self._relieved.clear()
+    def take_pressure_changes(self) -> list[RequestResourceKey]:
+        """Return resources with fewer waiters, other caps or an ended cool-down since last time."""
+        taken = list(self._pressure_changes)
+        self._pressure_changes.clear()
         return taken
 
     # ── Deciding ──────────────────────────────────────────────────────────────────────────────
 
-    def _refusal(self, item: RequestAdmissionItem) -> RequestAdmissionDenied:
+    def _final_denial(self, item: RequestAdmissionItem) -> RequestAdmissionDenied:
         if self._is_shut:
             return RequestAdmissionDenied(item, RequestDenialReason.SHUTDOWN)
         return RequestAdmissionDenied(item, RequestDenialReason.HARD_POLICY_DENIAL)
 
-    def _is_ahead(self, domain: DomainLevel, now: float) -> bool:
+    def _would_overtake(self, domain: DomainLevel, now: float) -> bool:
         """Return whether somebody waits whom a newcomer would overtake."""
-        self._sleeping.ring(now)  # whose time has come is ahead, told or not
+        self._alarms.wake_due(now)  # whose time has come is ahead
         model = domain.model
         if model.queue:
             if not model.has_domain_limits or model.queue.waiting(domain.key.domain):
                 return True
-            if self._next_of(model, now, own_limits_only=True)[0] is not None:
+            if self._next_of_model(model, now, own_limits_only=True)[0] is not None:
                 return True
-        return model.provider.is_limited and self._next_at(model.provider, now) is not None
+        return model.provider.is_limited and self._next_of_provider(model.provider, now) is not None
 
     def _serve(self, provider: ProviderLevel, now: float, answered: list[RequestWaiter]) -> None:
         """Grant what may leave, the models of a provider in turn."""
-        while (found := self._next_at(provider, now)) is not None:
+        while (found := self._next_of_provider(provider, now)) is not None:
             model, waiter = found
             item = waiter.item
             tokens = float(item.tokens_estimate or 0)
             if provider.is_limited:
                 blocked = provider.gate.blocked(now, tokens)
                 if blocked is not None:  # nobody else's turn would change it
-                    self._sleep(provider, blocked)
+                    self._block(provider, blocked)
                     return
             model.queue.commit(waiter)
-            self._left(waiter, model)
+            self._dequeued(waiter, model)
             waiter.lease = self._grant(model.domains[item.resource.domain], item, tokens, now)
             answered.append(waiter)
             provider.served(item.group.weight)
 
-    def _next_at(
+    def _next_of_provider(
         self, provider: ProviderLevel, now: float
     ) -> tuple[ModelLevel, RequestWaiter] | None:
-        """Whose turn it is, if the provider lets anybody go; models that let nobody go sleep."""
+        """Return whose turn it is, if the provider has room; models without room are blocked."""
         while (model := provider.first()) is not None:
-            waiter, blocked = self._next_of(model, now)
+            waiter, blocked = self._next_of_model(model, now)
             if waiter is not None:
                 return model, waiter
             provider.leave()
             if blocked is not None:
-                self._sleep(model, blocked)
+                self._block(model, blocked)
         return None
 
-    def _sleep(self, level: ModelLevel | ProviderLevel, blocked: Blocked) -> None:
-        """Nobody can leave there now."""
-        self._sleeping.sleep(level, blocked)
+    def _block(self, level: ModelLevel | ProviderLevel, blocked: Blocked) -> None:
+        """Note that nobody can leave there now."""
+        self._alarms.block(level, blocked)
         if self._listeners:
             limit = limit_of(level, blocked)
             for listener in self._listeners:
                 listener.held_back(*limit)
 
-    def _next_of(
+    def _next_of_model(
         self, model: ModelLevel, now: float, own_limits_only: bool = False
     ) -> tuple[RequestWaiter | None, Blocked | None]:
-        """Who of a model may leave now; if nobody, what keeps them back."""
+        """Return who of a model may leave now; if nobody, what blocks them."""
         blocked: Blocked | None = None
         if model.has_domain_limits:
             closed: list[Blocked] = []
@@ -375,7 +376,7 @@ class AdaptiveRequestAdmissionController:
             listener.granted(lease)
         return lease
 
-    def _tell_algorithm(
+    def _feed_algorithm(
         self,
         domain: DomainLevel,
         algorithm: LimitAlgorithm,
@@ -388,25 +389,29 @@ class AdaptiveRequestAdmissionController:
             changes = algorithm.ended(now, domain.limited.in_flight, mark, outcome)
         except Exception as error:  # the slot is free whatever it thinks
             domain.count_leak("algorithm_errors")
-            said = f"the limit's algorithm raised {type(error).__name__}"
-            self.notes.of_resource(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, said)
+            said = f"the limit algorithm raised {type(error).__name__}"
+            self.pending_events.add(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason=said)
             return ReleaseResult(True, ReleaseReason.RELEASED, {"algorithm": said})
         model = domain.model
         until = algorithm.blocked_until
-        if until > model.cool_until and until > now:
-            model.cool_until = until
-            if self.tells_relief:
-                if model.cooling is not None:
-                    self._cooling.drop(model.cooling)
-                model.cooling = self._cooling.add(until, model)
-        if self.notes.is_on:
+        if until > model.cooldown_until and until > now:
+            model.cooldown_until = until
+            if self.tracks_pressure:
+                if model.cooldown_alarm is not None:
+                    self._cooldowns.cancel(model.cooldown_alarm)
+                model.cooldown_alarm = self._cooldowns.add(until, model)
+        if self.pending_events.is_on:
             if outcome.outcome is RequestOutcome.RATE_LIMITED:
                 rest = outcome.retry_after_seconds
                 numbers = {} if rest is None else {"retry_after_seconds": rest}
-                self.notes.of_item(Kind.REQUEST_RATE_LIMITED, lease.item, numbers, lease.lease_id)
+                self.pending_events.add(
+                    Kind.REQUEST_RATE_LIMITED, lease.item, numbers, lease_id=lease.lease_id
+                )
             for change in changes:
                 numbers = {"limit": float(domain.limited.limit(now) or 0)}
-                self.notes.of_item(CHANGES[change], lease.item, numbers, lease.lease_id)
+                self.pending_events.add(
+                    CHANGES[change], lease.item, numbers, lease_id=lease.lease_id
+                )
         return _RELEASED
 
     def _not_held(self, lease: RequestAdmissionLease, held: _Held | None) -> ReleaseResult:
@@ -418,53 +423,55 @@ class AdaptiveRequestAdmissionController:
             reason = ReleaseReason.DUPLICATE
         else:
             reason = ReleaseReason.UNKNOWN_LEASE
-        domain = self.levels.resources.get(lease.item.resource)
+        domain = self.tree.resources.get(lease.item.resource)
         if domain is not None:
             domain.count_leak(reason.value)
-            self.notes.of_resource(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason.value)
+            self.pending_events.add(
+                Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason=reason.value
+            )
         return ReleaseResult(False, reason, {"lease": f"lease {lease.lease_id} is not held"})
 
-    # ── Lines ─────────────────────────────────────────────────────────────────────────────────
+    # ── Waiters ─────────────────────────────────────────────────────────────────────────────────
 
     def _deny(self, waiter: RequestWaiter, reason: RequestDenialReason) -> None:
-        """Whoever waits gets no lease, for this reason."""
+        """Answer a waiter with a denial."""
         self._remove(waiter)
         waiter.denied = RequestAdmissionDenied(waiter.item, reason)
 
     def _remove(self, waiter: RequestWaiter) -> None:
-        model = self.levels.models[waiter.item.resource.provider_model]
+        model = self.tree.models[waiter.item.resource.provider_model]
         if not model.queue.remove(waiter):
             raise InternalError("A request that does not wait cannot be taken out.")
-        self._left(waiter, model)
+        self._dequeued(waiter, model)
         if not model.closed_for_all:
-            self._sleeping.wake(model)  # it may have been the one that did not fit
+            self._alarms.wake_model(model)  # it may have been the one that did not fit
 
-    def _left(self, waiter: RequestWaiter, model: ModelLevel) -> None:
-        """A waiter stands in no line any more."""
+    def _dequeued(self, waiter: RequestWaiter, model: ModelLevel) -> None:
+        """Count a waiter that has left its queue."""
         model.provider.waiting -= 1
         self.waiting -= 1
         self.changes += 1
         if waiter.alarm is not None:
-            self._deadlines.drop(waiter.alarm)
+            self._deadlines.cancel(waiter.alarm)
             waiter.alarm = None
         resource = waiter.item.resource
-        if self.tells_relief:
-            self._relieved[resource] = None
-        if self.notes.is_on and not model.queue.waiting(resource.domain):
-            self.notes.of_item(Kind.REQUEST_QUEUE_DRAINED, waiter.item)
+        if self.tracks_pressure:
+            self._pressure_changes[resource] = None
+        if self.pending_events.is_on and not model.queue.waiting(resource.domain):
+            self.pending_events.add(Kind.REQUEST_QUEUE_DRAINED, waiter.item)
         for listener in self._listeners:
             listener.dequeued(waiter.item)
 
-    def _relieve(self, model: ModelLevel) -> None:
-        if self.tells_relief:
+    def _note_pressure_change(self, model: ModelLevel) -> None:
+        if self.tracks_pressure:
             for domain in model.domains.values():
-                self._relieved[domain.key] = None
+                self._pressure_changes[domain.key] = None
 
     def _make(self, resource: RequestResourceKey, now: float) -> DomainLevel:
-        domain = self.levels.make(resource, now)
+        domain = self.tree.make(resource, now)
         numbers = {
             "effective_max": float(domain.model.effective_max),
             "limit": float(domain.limited.limit(now) or 0),
         }
-        self.notes.of_resource(Kind.REQUEST_RESOURCE_REGISTERED, resource, numbers=numbers)
+        self.pending_events.add(Kind.REQUEST_RESOURCE_REGISTERED, resource, numbers=numbers)
         return domain

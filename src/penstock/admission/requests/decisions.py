@@ -23,8 +23,8 @@ CHANGES = {
 }
 
 
-class Note(NamedTuple):
-    """An event that has no number yet."""
+class PendingEvent(NamedTuple):
+    """A request event that is not emitted yet."""
 
     kind: RequestEventKind
     resource: RequestResourceKey
@@ -34,37 +34,35 @@ class Note(NamedTuple):
     lease_id: int | None = None
 
 
-class RequestNotes:
-    """Owns what is still to be told. Nothing is kept unless somebody listens."""
+class PendingEvents:
+    """Owns the events that are still to be emitted. Nothing is kept unless somebody listens."""
 
     __slots__ = ("is_on", "pending")
 
     def __init__(self) -> None:
         self.is_on = False
-        self.pending: list[Note] = []
+        self.pending: list[PendingEvent] = []
 
-    def of_item(
+    def add(
         self,
         kind: RequestEventKind,
-        item: RequestAdmissionItem,
+        about: RequestAdmissionItem | RequestResourceKey,
         numbers: dict[str, float] | None = None,
+        *,
+        reason: str | None = None,
         lease_id: int | None = None,
     ) -> None:
+        """Keep an event about a request, or about a resource and no job."""
         if self.is_on:
-            note = Note(kind, item.resource, item.event_context, None, numbers, lease_id)
-            self.pending.append(note)
+            if isinstance(about, RequestAdmissionItem):
+                event = PendingEvent(
+                    kind, about.resource, about.event_context, reason, numbers, lease_id
+                )
+            else:
+                event = PendingEvent(kind, about, None, reason, numbers, lease_id)
+            self.pending.append(event)
 
-    def of_resource(
-        self,
-        kind: RequestEventKind,
-        resource: RequestResourceKey,
-        reason: str | None = None,
-        numbers: dict[str, float] | None = None,
-    ) -> None:
-        if self.is_on:
-            self.pending.append(Note(kind, resource, None, reason, numbers))
-
-    def take(self) -> list[Note]:
+    def take(self) -> list[PendingEvent]:
         taken, self.pending = self.pending, []
         return taken
 
@@ -73,7 +71,7 @@ class RequestDenialReason(StrEnum):
     """Why a request may not leave now."""
 
     NO_CAPACITY = "no_capacity"  # a static cap or the adaptive limit is reached
-    COOLDOWN = "cooldown"  # the provider asked for a pause, or is ill
+    COOLDOWN = "cooldown"  # the provider asked for a pause, or is unhealthy
     BUDGET = "budget"  # of requests or tokens per time
     QUEUED_WAITERS_AHEAD = "queued_waiters_ahead"
     QUEUE_TIMEOUT = "queue_timeout"
@@ -94,7 +92,7 @@ class RequestAdmissionLease(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestAdmissionDenied(msgspec.Struct, frozen=True, gc=False):
-    """No, why, and when it is worth to ask again."""
+    """A denial: why, and when to ask again."""
 
     item: RequestAdmissionItem
     reason: RequestDenialReason

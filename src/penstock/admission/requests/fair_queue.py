@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 import msgspec
 
-from penstock.admission.requests.alarms import Entry
+from penstock.admission.requests.alarms import Alarm
 from penstock.admission.requests.decisions import RequestAdmissionDenied, RequestAdmissionLease
 from penstock.errors import InternalError
 from penstock.model.request import RequestAdmissionItem
@@ -26,7 +26,7 @@ AHEAD = 1 << 60  # of the sequence: who was refused once comes before all who we
 
 
 class RequestWaiter:
-    """One request that waits, and what became of it."""
+    """One request that waits for a permit, and then its answer."""
 
     __slots__ = (
         "alarm",
@@ -44,7 +44,7 @@ class RequestWaiter:
         self.item = item
         self.since = since
         self.deadline = deadline
-        self.alarm: Entry | None = None  # of the deadline
+        self.alarm: Alarm | None = None  # of the deadline
         self.sequence = 0
         self.line: _Line | None = None
         self.is_waiting = False
@@ -57,7 +57,7 @@ class RequestWaiter:
 
 
 class RequestQueueView(msgspec.Struct, frozen=True):
-    """Who waits, copied."""
+    """Counts of waiters at one moment."""
 
     waiting: int
     waiting_by_group: Mapping[str, int]
@@ -117,7 +117,7 @@ class RequestFairQueue:
         return f"<RequestFairQueue {self._size} waiting in {len(self._waiting_by_group)} groups>"
 
     def enqueue(self, waiter: RequestWaiter) -> None:
-        """Let a request wait."""
+        """Add a waiter."""
         if waiter.is_waiting:
             raise InternalError("A request that waits cannot begin to wait again.")
         item = waiter.item
@@ -154,7 +154,7 @@ class RequestFairQueue:
     def select_next(
         self, may_go: Callable[[RequestWaiter], bool] | None = None
     ) -> RequestWaiter | None:
-        """Whose turn it is, among the first of each domain that may go. Nothing changes."""
+        """Return whose turn it is, among the first of each domain that may go. Nothing changes."""
         best: tuple[float, int] | None = None
         found: RequestWaiter | None = None
         for domain in self._domains.values():
@@ -169,7 +169,7 @@ class RequestFairQueue:
         return found
 
     def commit(self, waiter: RequestWaiter) -> None:
-        """The selected one goes: it leaves the line, and its group's next turn is later."""
+        """Take the selected waiter out, and move its group's next turn later."""
         group = waiter.item.group
         # A group that could not be served meanwhile has no claim on what others got.
         self._v = tag = max(self._v, self._tags[group.key])
@@ -177,14 +177,14 @@ class RequestFairQueue:
         self._take_out(waiter)
 
     def remove(self, waiter: RequestWaiter) -> bool:
-        """One gives up; False if it does not wait."""
+        """Take a waiter out; False if it does not wait."""
         if not waiter.is_waiting:
             return False
         self._take_out(waiter)
         return True
 
     def waiting(self, domain: str) -> int:
-        """How many wait in a domain."""
+        """Return how many wait in a domain."""
         found = self._domains.get(domain)
         return 0 if found is None else found.size
 
@@ -193,7 +193,7 @@ class RequestFairQueue:
         return RequestQueueView(self._size, dict(self._waiting_by_group), by_domain)
 
     def _top(self, domain: _Domain) -> RequestWaiter:
-        """The first waiter of a domain; what has changed since it was put there is put right."""
+        """Return the first waiter of a domain, and reorder what has changed since."""
         heap = domain.heap
         while heap:
             tag, sequence, line = heap[0]
@@ -235,7 +235,7 @@ class RequestFairQueue:
             self._tags = {key: tag for key, tag in self._tags.items() if self._keeps(key)}
 
     def _forget(self, line: _Line) -> None:
-        """Nobody stands in a line: its entry goes when it comes up, a new line gets a new one."""
+        """Drop an empty line; its entry in the heap goes when it comes up."""
         line.place = None
         line.waiters.clear()
         line.resent.clear()

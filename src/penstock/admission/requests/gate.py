@@ -13,16 +13,83 @@ from typing import NamedTuple
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.decisions import RequestAdmissionDenied, RequestDenialReason
 from penstock.admission.requests.policy import RequestCaps
-from penstock.admission.requests.token_bucket import TokenBucket
-from penstock.errors import InternalError
+from penstock.errors import InternalError, UsageError
 from penstock.model.request import RequestAdmissionItem
 
 MINUTE = 60.0
 ASK_AGAIN_SECONDS = 0.05  # for a limit that should have grown by now and has not
 
 
+BURST_SECONDS = 1.0  # a full bucket holds so much of the rate, and at least one
+
+
+class TokenBucket:
+    """Owns one level that refills with time. Pure: time comes in, on a clock that never jumps.
+
+    The level is never negative: what was used beyond it is owed, and paid before anything is
+    granted again. A request larger than the bucket waits for a full one, and owes the rest.
+    """
+
+    __slots__ = ("_at", "_level", "_owed", "rate", "size")
+
+    def __init__(self, rate_per_second: float, now: float, size: float | None = None) -> None:
+        if not rate_per_second > 0:
+            raise UsageError(f"A rate is more than 0 per second, got {rate_per_second}.")
+        self.rate = rate_per_second
+        self.size = max(1.0, rate_per_second * BURST_SECONDS) if size is None else size
+        if not self.size > 0:
+            raise UsageError(f"The size of a bucket is more than 0, got {size}.")
+        self._level = self.size
+        self._owed = 0.0
+        self._at = now
+
+    def __repr__(self) -> str:
+        return (
+            f"<TokenBucket {self._level:g} of {self.size:g}, {self.rate:g}/s, owes {self._owed:g}>"
+        )
+
+    def available(self, now: float) -> float:
+        """Return what could be taken now."""
+        self._refill(now)
+        return self._level
+
+    def ready_at(self, now: float, amount: float) -> float:
+        """Return when so much could be taken; now if it could be at once."""
+        self._refill(now)
+        missing = min(amount, self.size) - self._level + self._owed
+        return now if missing <= 0 else now + missing / self.rate
+
+    def take(self, now: float, amount: float) -> None:
+        """Take so much, whether it is there or not: what is not is owed."""
+        self._refill(now)
+        taken = min(self._level, amount)
+        self._level -= taken
+        self._owed += amount - taken
+
+    def give(self, now: float, amount: float) -> None:
+        """Put back what was taken and not used."""
+        self._refill(now)
+        paid = min(self._owed, amount)
+        self._owed -= paid
+        self._level = min(self.size, self._level + amount - paid)
+
+    def settle(self, now: float, reserved: float, used: float) -> None:
+        """Correct what was reserved to what was used."""
+        if used > reserved:
+            self.take(now, used - reserved)
+        elif used < reserved:
+            self.give(now, reserved - used)
+
+    def _refill(self, now: float) -> None:
+        gained = max(0.0, now - self._at) * self.rate
+        self._at = max(self._at, now)
+        paid = min(self._owed, gained)
+        self._owed -= paid
+        self._level = min(self.size, self._level + gained - paid)
+
+
 class Blocked(NamedTuple):
-    """Not now: why, and when it is worth to ask again (inf: after the next end)."""
+    """Why a request may not leave now, and when to ask again (inf: after the next release)."""
 
     until: float
     reason: RequestDenialReason
@@ -48,7 +115,7 @@ class Gate:
 
     @property
     def is_limited(self) -> bool:
-        """True if it can keep anything back at all."""
+        """True if it can block anything at all."""
         return not (
             self.cap is None
             and self.requests is None
@@ -57,13 +124,13 @@ class Gate:
         )
 
     def set_caps(self, cap: int | None, caps: RequestCaps, share: float, now: float) -> None:
-        """What was declared has changed; what was used of the buckets stays used."""
+        """Change the declared caps; what was used of the buckets stays used."""
         self.cap = cap
         self.requests = _bucket(self.requests, caps.rpm, share, now)
         self.tokens = _bucket(self.tokens, caps.tpm, share, now)
 
     def limit(self, now: float) -> int | None:
-        """How many may be in flight now; None: as many as anybody likes."""
+        """Return how many may be in flight now; None: no limit."""
         if self.algorithm is None:
             self.window = self.cap
         else:
@@ -72,7 +139,7 @@ class Gate:
         return self.window
 
     def blocked(self, now: float, tokens: float) -> Blocked | None:
-        """What keeps a request of so many tokens back at this level."""
+        """Return what blocks a request of so many tokens at this level; None: nothing."""
         algorithm = self.algorithm
         limit = self.limit(now)
         if limit is not None and self.in_flight >= limit:
@@ -96,7 +163,7 @@ class Gate:
     def denial(
         self, item: RequestAdmissionItem, blocked: Blocked, now: float
     ) -> RequestAdmissionDenied:
-        """What is said to a request that was kept back here."""
+        """Return the denial of a request that is blocked here."""
         numbers = {"in_flight": float(self.in_flight)}
         if self.window is not None:
             numbers["limit"] = float(self.window)
@@ -106,7 +173,7 @@ class Gate:
         return RequestAdmissionDenied(item, blocked.reason, rest, blocked.until, numbers)
 
     def take(self, now: float, tokens: float) -> object:
-        """One more is in flight; what the algorithm wants back when it ends."""
+        """Count one more in flight; return what the algorithm wants back when it ends."""
         mark: object = None
         if self.algorithm is not None:
             mark = self.algorithm.granted(now, self.in_flight, tokens)
@@ -118,7 +185,7 @@ class Gate:
         return mark
 
     def give(self, now: float, reserved: float, used: float, was_sent: bool) -> None:
-        """One less is in flight."""
+        """Count one less in flight, and settle its tokens."""
         if self.in_flight <= 0:
             raise InternalError(f"More requests of {self.name} have ended than were in flight.")
         self.in_flight -= 1

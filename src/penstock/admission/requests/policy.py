@@ -16,7 +16,7 @@ DEFAULT_MAX = 256  # requests at once of one model, if nobody says otherwise
 
 
 class RequestCaps(msgspec.Struct, frozen=True):
-    """What may never be exceeded; None: nobody said anything."""
+    """Static caps of a provider or model; None: none was declared."""
 
     max_parallel: int | None = None
     rpm: float | None = None  # requests per minute
@@ -29,7 +29,7 @@ class RequestCaps(msgspec.Struct, frozen=True):
                 raise UsageError(f"{name} of a provider is more than 0, got {value!r}.")
 
     def least(self, other: RequestCaps) -> RequestCaps:
-        """Of two that speak of the same, the smaller of each."""
+        """Return the smaller of each."""
         return RequestCaps(
             _least(self.max_parallel, other.max_parallel),
             _least(self.rpm, other.rpm),
@@ -48,7 +48,7 @@ class AimdConfig(msgspec.Struct, frozen=True):
 
 
 class ProviderPolicy(msgspec.Struct, frozen=True):
-    """What was declared for one provider."""
+    """The declared limits and algorithm of one provider."""
 
     name: str
     caps: RequestCaps = RequestCaps()  # over all its models
@@ -74,7 +74,7 @@ class ProcessShare(msgspec.Struct, frozen=True):
             )
 
     def of(self, slots: int) -> int:
-        """Its slots; all parts together are exactly `slots`."""
+        """Return its slots; the shares of all processes add up to exactly `slots`."""
         whole, rest = divmod(slots, self.count)
         return whole + (self.index < rest)
 

@@ -28,14 +28,14 @@ class RequestPressureReader:
         self._sums: dict[str, tuple[float, int, float]] = {}
 
     def snapshot(self, key: Hashable) -> PressureSnapshot | None:
-        """Of a resource; with `*` as domain of a model, with `*` as model of a whole provider.
+        """Return the pressure of a resource; `*` as domain: of a model, as model: of a provider.
 
         None: no request has asked for it yet.
         """
         if not isinstance(key, RequestResourceKey):
             return None
         now = self._monotonic()
-        levels = self._core.levels
+        levels = self._core.tree
         if key.model == ANY:
             return self._of_provider(key, now) if key.provider in levels.providers else None
         if key.domain == ANY:
@@ -45,13 +45,13 @@ class RequestPressureReader:
         return None if domain is None else self._of_domain(domain, now)
 
     def models(self) -> list[ProviderModelPressure]:
-        """Every provider's model that was asked for, by name."""
+        """Return the pressure of every model that was asked for, by name."""
         now = self._monotonic()
-        models = self._core.levels.models
+        models = self._core.tree.models
         return [self._aggregate(models[key], now) for key in sorted(models)]
 
     def model(self, key: ProviderModelKey) -> ProviderModelPressure | None:
-        found = self._core.levels.models.get(key)
+        found = self._core.tree.models.get(key)
         return None if found is None else self._aggregate(found, self._monotonic())
 
     def _of_domain(self, domain: DomainLevel, now: float) -> PressureSnapshot:
@@ -93,8 +93,8 @@ class RequestPressureReader:
         )
 
     def _of_provider(self, key: RequestResourceKey, now: float) -> PressureSnapshot:
-        """The sum over its models; it cools down if all of them do."""
-        provider = self._core.levels.providers[key.provider]
+        """Sum up its models; it cools down if all of them do."""
+        provider = self._core.tree.providers[key.provider]
         gate = provider.gate
         captured_at, limit, blocked_until = self._sums.get(key.provider, (-inf, 0, -inf))
         if len(provider.models) <= EXACT_MODELS or now - captured_at >= SUM_SECONDS:
@@ -115,7 +115,7 @@ class RequestPressureReader:
         )
 
     def _sum(self, provider: ProviderLevel, now: float) -> tuple[int, float]:
-        """What all models may have in flight together, and until when all of them cool down."""
+        """Return what all models may have in flight together, and until when all cool down."""
         limit, blocked_until = 0, inf
         for model in provider.models.values():
             gates = [model.gate]

@@ -13,7 +13,7 @@ from math import inf
 
 import msgspec
 
-from penstock.admission.requests.alarms import DueHeap, Entry
+from penstock.admission.requests.alarms import Alarm, AlarmHeap
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.fair_queue import RequestFairQueue
 from penstock.admission.requests.gate import Blocked, Gate
@@ -30,17 +30,6 @@ MakeAlgorithm = Callable[[ProviderPolicy, ProviderModelKey, int, float], LimitAl
 class DomainLevel:
     """One domain of a model: what one resource key stands for."""
 
-    __slots__ = (
-        "active_leases",
-        "gate",
-        "gates",
-        "key",
-        "last_outcome",
-        "leaks",
-        "limited",
-        "model",
-    )
-
     def __init__(self, key: RequestResourceKey, model: ModelLevel) -> None:
         self.key = key
         self.model = model
@@ -52,31 +41,13 @@ class DomainLevel:
         self.leaks = LeakCounters()
 
     def count_leak(self, name: str) -> None:
-        """One more of what should never happen."""
+        """Count one more release that was refused, or error of an algorithm."""
         count: int = getattr(self.leaks, name)
         self.leaks = msgspec.structs.replace(self.leaks, **{name: count + 1})
 
 
 class ModelLevel:
     """One provider's model: its gate, its domains, and who waits for it."""
-
-    __slots__ = (
-        "alarm",
-        "closed_for_all",
-        "cool_until",
-        "cooling",
-        "domains",
-        "effective_max",
-        "gate",
-        "has_domain_limits",
-        "in_line",
-        "is_denied",
-        "key",
-        "policy",
-        "provider",
-        "queue",
-        "tag",
-    )
 
     def __init__(self, key: ProviderModelKey, policy: ProviderPolicy, provider: ProviderLevel):
         self.key = key
@@ -88,10 +59,10 @@ class ModelLevel:
         self.has_domain_limits = False
         self.is_denied = False  # this process has no slot
         self.effective_max = 1
-        self.alarm: Entry | None = None  # it sleeps until then
+        self.alarm: Alarm | None = None  # it sleeps until then
         self.closed_for_all = False  # whoever comes meanwhile changes nothing
-        self.cooling: Entry | None = None  # somebody is told when it ends
-        self.cool_until = -inf
+        self.cooldown_alarm: Alarm | None = None  # somebody is told when it ends
+        self.cooldown_until = -inf
         self.in_line = False  # of its provider
         self.tag = 0.0  # when its next turn is there
 
@@ -101,7 +72,7 @@ class ModelLevel:
             not self.queue
             and not self.gate.in_flight
             and not self.in_line
-            and self.cool_until <= now
+            and self.cooldown_until <= now
             and all(_is_unused(gate, now) for gate in self._gates())
         )
 
@@ -112,26 +83,13 @@ class ModelLevel:
 
 
 class ProviderLevel:
-    """One provider: its gate, and the models that have somebody who could leave, in turn."""
-
-    __slots__ = (
-        "_turns",
-        "_v",
-        "alarm",
-        "closed_for_all",
-        "gate",
-        "is_limited",
-        "line",
-        "models",
-        "name",
-        "waiting",
-    )
+    """One provider: its gate, and the models with waiters that could leave, in turn."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.gate = Gate(name)
         self.is_limited = False
-        self.alarm: Entry | None = None
+        self.alarm: Alarm | None = None
         self.closed_for_all = False
         self.line: list[tuple[float, int, ModelLevel]] = []
         self.models: dict[ProviderModelKey, ModelLevel] = {}
@@ -140,7 +98,7 @@ class ProviderLevel:
         self._v = 0.0
 
     def join(self, model: ModelLevel) -> None:
-        """A model has somebody who may be able to leave."""
+        """Queue a model that has a waiter which may be able to leave."""
         if model.in_line:
             return
         model.in_line = True
@@ -149,7 +107,7 @@ class ProviderLevel:
         heappush(self.line, (model.tag, self._turns, model))
 
     def first(self) -> ModelLevel | None:
-        """The model whose turn it is; those for which nobody waits any more are gone."""
+        """Return the model whose turn it is, and drop those for which nobody waits any more."""
         while self.line:
             model = self.line[0][2]
             if model.queue:
@@ -158,12 +116,12 @@ class ProviderLevel:
         return None
 
     def leave(self) -> None:
-        """The first one has nobody who can."""
+        """Drop the first model: none of its waiters can leave."""
         _, _, model = heappop(self.line)
         model.in_line = False
 
     def served(self, weight: int) -> None:
-        """A request of the first one has left: others come before its next."""
+        """Charge the first model for a request that has left: others come before its next."""
         _, _, model = heappop(self.line)
         self._v = max(self._v, model.tag)
         model.tag += 1.0 / weight
@@ -172,8 +130,8 @@ class ProviderLevel:
             self.join(model)
 
 
-class RequestLevels:
-    """Owns all levels, what was declared for them, and this process's share."""
+class ProviderTree:
+    """Owns all levels, their declared policies, and this process's share."""
 
     def __init__(
         self,
@@ -190,13 +148,13 @@ class RequestLevels:
         self._models_kept = MODELS_KEPT
 
     def __repr__(self) -> str:
-        return f"<RequestLevels {len(self.providers)} providers, {len(self.models)} models>"
+        return f"<ProviderTree {len(self.providers)} providers, {len(self.models)} models>"
 
     def policy(self, provider: str) -> ProviderPolicy:
         return self._policies.get(provider) or ProviderPolicy(provider)
 
     def make(self, resource: RequestResourceKey, now: float) -> DomainLevel:
-        """The level of a resource that nobody has asked for yet."""
+        """Make the level of a resource that nobody has asked for yet."""
         key = resource.provider_model
         model = self.models.get(key) or self._make_model(key, now)
         domain = DomainLevel(resource, model)
@@ -207,12 +165,12 @@ class RequestLevels:
         return domain
 
     def set_policy(self, policy: ProviderPolicy, now: float) -> list[ModelLevel]:
-        """Something else is declared; the models that it is about."""
+        """Change a policy and return the models that it is about."""
         self._policies[policy.name] = policy
         return self._refresh([policy.name], now)
 
     def set_share(self, share: ProcessShare, now: float) -> list[ModelLevel]:
-        """This process has another part of every cap."""
+        """Change this process's share of every cap and return all models."""
         self.share = share
         return self._refresh([*self.providers], now)
 
@@ -294,32 +252,33 @@ def _is_unused(gate: Gate, now: float) -> bool:
     return gate.algorithm is None or gate.algorithm.ceiling is None
 
 
-class Sleeping:
-    """Owns who sleeps and who is awake. A level has one alarm at most; without, an end wakes it."""
+class LevelAlarms:
+    """Owns which levels are awake, and when blocked ones wake.
 
-    __slots__ = ("_alarms", "_awake")
+    A level has one alarm at most; without one, the next release wakes it.
+    """
 
     def __init__(self) -> None:
         self._awake: dict[ProviderLevel, None] = {}
-        self._alarms: DueHeap[ModelLevel | ProviderLevel] = DueHeap()
+        self._alarms: AlarmHeap[ModelLevel | ProviderLevel] = AlarmHeap()
 
     def __repr__(self) -> str:
-        return f"<Sleeping {len(self._awake)} awake, {len(self._alarms)} alarms>"
+        return f"<LevelAlarms {len(self._awake)} awake, {len(self._alarms)} alarms>"
 
     @property
-    def is_anybody_awake(self) -> bool:
+    def is_any_awake(self) -> bool:
         return bool(self._awake)
 
-    def sleep(self, level: ModelLevel | ProviderLevel, blocked: Blocked) -> None:
-        """It is not worth to ask before; if it is closed for all, not even for a newcomer."""
+    def block(self, level: ModelLevel | ProviderLevel, blocked: Blocked) -> None:
+        """Let a level sleep until it may have room; closed for all, not even newcomers wake it."""
         if level.alarm is not None:
-            self._alarms.drop(level.alarm)
+            self._alarms.cancel(level.alarm)
         until = blocked.until
         level.alarm = None if until == inf else self._alarms.add(until, level)
         level.closed_for_all = blocked.for_all
 
-    def wake(self, model: ModelLevel) -> None:
-        """Something has changed for a model: whoever waits there is asked for again."""
+    def wake_model(self, model: ModelLevel) -> None:
+        """Wake a model for which something has changed: its waiters are tried again."""
         self._open(model)
         provider = model.provider
         if model.queue:
@@ -328,19 +287,19 @@ class Sleeping:
         if provider.line and not provider.closed_for_all:
             self._awake[provider] = None
 
-    def stir(self, provider: ProviderLevel) -> None:
-        """Something has changed for a provider: the models in its line are asked for again."""
+    def wake_provider(self, provider: ProviderLevel) -> None:
+        """Wake a provider for which something has changed: its models are tried again."""
         self._open(provider)
         if provider.line:
             self._awake[provider] = None
 
-    def ring(self, now: float) -> None:
-        """Wake whose time has come."""
+    def wake_due(self, now: float) -> None:
+        """Wake the levels whose alarms are due."""
         while (level := self._alarms.take(now)) is not None:
             if isinstance(level, ModelLevel):
-                self.wake(level)
+                self.wake_model(level)
             else:
-                self.stir(level)
+                self.wake_provider(level)
 
     def next_awake(self) -> ProviderLevel | None:
         return self._awake.popitem()[0] if self._awake else None
@@ -354,6 +313,6 @@ class Sleeping:
 
     def _open(self, level: ModelLevel | ProviderLevel) -> None:
         if level.alarm is not None:
-            self._alarms.drop(level.alarm)
+            self._alarms.cancel(level.alarm)
             level.alarm = None
         level.closed_for_all = False

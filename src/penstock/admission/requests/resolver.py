@@ -48,7 +48,7 @@ class DeclaredProvider(msgspec.Struct, frozen=True):
 
 
 class RequestResourceResolver:
-    """Owns which names are one. Knows no limit and no order.
+    """Owns which names mean the same resource. Knows no limit and no order.
 
     Raises:
         UsageError: two declarations have one name, or aliases lead in a circle.
@@ -85,7 +85,7 @@ class RequestResourceResolver:
         model: object = None,
         domain: str | None = None,
     ) -> RequestResourceKey:
-        """The key of a request: to which host and path, with which `model` in its body.
+        """Return the resource key of a request to a host and path, with a `model` in its body.
 
         What is no name of a model is as good as none: then the path's, the user's or the host.
         """
@@ -104,15 +104,15 @@ class RequestResourceResolver:
         return RequestResourceKey(canonical, self._model(canonical, named), domain)
 
     def policies(self) -> list[ProviderPolicy]:
-        """What holds for each endpoint: of all that was declared, the least."""
+        """Return the merged policy of each endpoint: the least of all that was declared."""
         merged: dict[str, ProviderPolicy] = {}
-        said: dict[str, dict[str, list[DeclaredCap]]] = {}
+        declared: dict[str, dict[str, list[DeclaredCap]]] = {}
         for name, one in self._declared.items():
             canonical, policy = self._canonical[name], one.policy
             known = merged.get(canonical) or ProviderPolicy(
                 canonical, algorithm=policy.algorithm, aimd=policy.aimd
             )
-            contributors = said.setdefault(canonical, {})
+            contributors = declared.setdefault(canonical, {})
             _contribute(contributors, PROVIDER_WIDE, name, policy.caps)
             models = dict(known.models)
             for alias, caps in policy.models.items():
@@ -124,7 +124,7 @@ class RequestResourceResolver:
             )
         return [
             msgspec.structs.replace(
-                policy, contributors={key: tuple(caps) for key, caps in said[name].items()}
+                policy, contributors={key: tuple(caps) for key, caps in declared[name].items()}
             )
             for name, policy in merged.items()
         ]
@@ -145,7 +145,7 @@ class RequestResourceResolver:
 
 
 def domain_of(path: str) -> str:
-    """What a path asks for; `http` if it is none of the known ones."""
+    """Return the domain of a path; `http` if it is none of the known ones."""
     segments = _segments(path)
     if not segments:
         return HTTP

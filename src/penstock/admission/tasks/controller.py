@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Mapping
 import msgspec
 
 from penstock.admission.tasks.decisions import (
+    CapacityChanges,
     DenialReason,
-    Openings,
     TaskAdmissionBlockSummary,
     TaskAdmissionDecision,
     TaskAdmissionDenied,
@@ -35,7 +35,7 @@ _RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)
 
 
 class TaskAdmissionConfig(msgspec.Struct, frozen=True):
-    """How much there is of what. A resource that is not named has no limit."""
+    """Limits of scheduler resources. A resource that is not named has no limit."""
 
     submission_capacity: int = SUBMISSION_CAPACITY
     resource_limits: Mapping[str, int] = {}
@@ -81,10 +81,10 @@ class TaskAdmissionController:
         self._last_lease_id = 0  # each id is given once: what is not held was released
         self._is_shut = False
         self._freed: dict[int, SchedulerResourceRequest] = {}  # what was given back, by identity
-        self._openings = Openings()
+        self._capacity_changes = CapacityChanges()
         self._gates_due: dict[Hashable, float] = {}  # monotonic
         # What was found for a task, while neither queue nor ledger have changed.
-        self._changes = 0
+        self._ledger_version = 0
         self._found: tuple[SchedulableTask, int, int, PolicyDecision] | None = None
 
     def __repr__(self) -> str:
@@ -107,16 +107,16 @@ class TaskAdmissionController:
         decision = self._policy.evaluate(item, queue_view, self)
         if decision.reason is not None:
             return self._denied(item, decision.reason, decision)
-        self._found = (item, self._changes, queue_view.version, decision)
+        self._found = (item, self._ledger_version, queue_view.version, decision)
         return True
 
     def try_acquire(self, item: SchedulableTask, queue_view: QueueView) -> TaskAdmissionDecision:
-        """A lease for a task, or the denial."""
+        """Return a lease for a task, or the denial."""
         found = self._found
         if (
             found is None
             or found[0] is not item
-            or found[1] != self._changes
+            or found[1] != self._ledger_version
             or found[2] != queue_view.version
         ):
             answer = self.judge(item, queue_view)
@@ -159,7 +159,7 @@ class TaskAdmissionController:
             self._apply(delta)
         request = item.resource_request
         self._freed[id(request)] = request
-        self._openings.groups.add(item.group.key)
+        self._capacity_changes.groups.add(item.group.key)
         return _RELEASED
 
     def _no_capacity(
@@ -186,54 +186,54 @@ class TaskAdmissionController:
 
     # ── What has changed ──────────────────────────────────────────────────────────────────────
 
-    def take_openings(self) -> Openings | None:
-        """What may let a denied task start now; None if nothing has happened since."""
-        openings = self._openings
+    def take_changes(self) -> CapacityChanges | None:
+        """Return what may let a denied task start now; None if nothing has changed."""
+        changes = self._capacity_changes
         if self._gates_due:
             now = self._monotonic()
             for gate in [gate for gate, due in self._gates_due.items() if due <= now]:
                 del self._gates_due[gate]
-                openings.gates.add(gate)
+                changes.gates.add(gate)
         if self._freed:
-            resources = openings.resources
+            resources = changes.resources
             for request in self._freed.values():
                 for resource, _ in request.needs:
                     resources.add(resource)
             self._freed.clear()
-        elif not openings:
+        elif not changes:
             return None
-        self._changes += 1
-        self._openings = Openings()
-        return openings
+        self._ledger_version += 1
+        self._capacity_changes = CapacityChanges()
+        return changes
 
     def pressure_changed(self, gate: Hashable) -> None:
-        """A provider's resource has more room, or none: whoever waits for it is asked again."""
+        """Reopen what waits for a provider's resource whose pressure has changed."""
         self._gates_due.pop(gate, None)
-        self._openings.gates.add(gate)
+        self._capacity_changes.gates.add(gate)
 
     def set_limit(self, resource: str, limit: int | None) -> None:
-        """Change how much there is; what is held beyond it stays held until it is released."""
+        """Change a limit; what is held beyond it stays held until it is released."""
         if limit is None:
             self._limits.pop(resource, None)
         else:
             check_limit(resource, limit)
             self._limits[resource] = limit
-        self._openings.everything = True
-        self._changes += 1
+        self._capacity_changes.everything = True
+        self._ledger_version += 1
 
     def shut(self) -> None:
-        """From now on nothing gets a lease."""
+        """Grant no more leases."""
         self._is_shut = True
-        self._changes += 1
+        self._ledger_version += 1
 
-    # ── Telling ───────────────────────────────────────────────────────────────────────────────
+    # ── Reading ───────────────────────────────────────────────────────────────────────────────
 
     def limit(self, resource: str) -> int | None:
         return self._limits.get(resource)
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """How much there is of each resource; live, to be read."""
+        """The limit of each resource; live, to be read."""
         return self._limits
 
     @property
@@ -257,15 +257,15 @@ class TaskAdmissionController:
 
     @property
     def leases(self) -> int:
-        """How many are held."""
+        """The number of leases held."""
         return len(self._leases)
 
     def held_leases(self) -> tuple[TaskAdmissionLease, ...]:
-        """All that are held, oldest first."""
+        """Return all leases that are held, oldest first."""
         return tuple(self._leases.values())
 
     def view(self) -> TaskAdmissionView:
-        """The ledger, copied."""
+        """Return a copy of the ledger."""
         leased = dict(self._leased)
         return TaskAdmissionView(
             resource_limits=dict(self._limits),
@@ -283,7 +283,7 @@ class TaskAdmissionController:
         )
 
     def explain_blocked(self, queue_view: QueueView) -> TaskAdmissionBlockSummary:
-        """Why nothing that is queued can start."""
+        """Summarise why nothing that is queued can start."""
         counts: dict[DenialReason, int] = {}
         numbers: dict[str, Mapping[str, float]] = {}
         for line in queue_view.blocked():
@@ -302,11 +302,11 @@ class TaskAdmissionController:
             diagnostics=numbers,
         )
 
-    # ── The books ─────────────────────────────────────────────────────────────────────────────
+    # ── The ledger ─────────────────────────────────────────────────────────────────────────────
 
     def _take(self, item: SchedulableTask) -> None:
-        """Book a start."""
-        self._changes += 1
+        """Add the needs of a task to the ledger."""
+        self._ledger_version += 1
         key, leased = item.group.key, self._leased
         held = self._held.get(key)
         if held is None:
@@ -317,8 +317,8 @@ class TaskAdmissionController:
         self._running[key] = self._running.get(key, 0) + 1
 
     def _give(self, item: SchedulableTask) -> None:
-        """Book an end."""
-        self._changes += 1
+        """Subtract the needs of a task from the ledger."""
+        self._ledger_version += 1
         key, leased = item.group.key, self._leased
         held = self._held.get(key, {})
         for resource, amount in item.resource_request.needs:

@@ -25,7 +25,7 @@ class DenialReason(StrEnum):
 
 
 class Until(StrEnum):
-    """What has to change before it is worth to ask again."""
+    """What has to change before a denied task is tried again."""
 
     CAPACITY = "capacity"  # somebody frees the resource
     PEERS = "peers"  # nobody else wants the resource, or the group gives some of it back
@@ -35,7 +35,7 @@ class Until(StrEnum):
 
 
 class TaskAdmissionDenied(msgspec.Struct, frozen=True, gc=False):
-    """No, why, and what would change it."""
+    """A denial: why, and what has to change."""
 
     item: SchedulableTask
     reason: DenialReason
@@ -63,7 +63,7 @@ TaskAdmissionDecision = TaskAdmissionLease | TaskAdmissionDenied
 
 
 class TaskAdmissionView(msgspec.Struct, frozen=True):
-    """The ledger, copied."""
+    """A copy of the ledger."""
 
     resource_limits: Mapping[str, int]
     resources_available: Mapping[str, int]
@@ -86,8 +86,8 @@ class TaskAdmissionBlockSummary(msgspec.Struct, frozen=True):
         return next(iter(self.dominant_denial_reasons), None)
 
 
-class Openings(msgspec.Struct):
-    """What has changed since it was last asked, so that a denied task may be asked for again."""
+class CapacityChanges(msgspec.Struct):
+    """Capacity that was freed or changed, so that denied tasks may be tried again."""
 
     resources: set[str] = msgspec.field(default_factory=set)
     groups: set[str] = msgspec.field(default_factory=set)

@@ -26,21 +26,7 @@ Entry = tuple[int, int, SchedulableTask, "Bucket"]
 
 
 class Contest:
-    """One resource: its virtual time, and the groups that compete for it just now."""
-
-    __slots__ = (
-        "_tags_max",
-        "buckets",
-        "claimants",
-        "lacking",
-        "largest",
-        "resource",
-        "tags",
-        "v",
-        "waiting",
-        "weight",
-        "yielding",
-    )
+    """The contest for one resource: its virtual time, and the groups that compete for it now."""
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
@@ -59,7 +45,7 @@ class Contest:
         return self.tags.get(group.key, self.v)
 
     def line_for(self, amount: int) -> Line:
-        """Where those stand who could not get so much of it."""
+        """Return the line of those who could not get so much of it."""
         line = self.waiting.get(amount)
         if line is None:
             line = self.waiting[amount] = Line(self, amount=amount)
@@ -67,7 +53,7 @@ class Contest:
         return line
 
     def claim(self, group: Group) -> None:
-        """A bucket of the group wants some of it now."""
+        """Count a bucket of the group that wants some of it now."""
         claimants, key = self.claimants, group.key
         count = claimants.get(key, 0)
         claimants[key] = count + 1
@@ -85,7 +71,7 @@ class Contest:
             self.weight -= group.weight
 
     def depart(self, group: Group, amount: int) -> None:
-        """A group got some of it and wants no more: time passes for whoever comes next.
+        """Move virtual time for whoever comes next: a group got some of it and wants no more.
 
         Without this, groups of one task each would all come at the same moment, before those who
         stay, for ever.
@@ -94,7 +80,7 @@ class Contest:
             self.v += amount / (self.weight + group.weight)
 
     def charge(self, group: Group, amount: int) -> None:
-        """A task of the group got some of it."""
+        """Charge the group for what a task of it got."""
         key, tags, v = group.key, self.tags, self.v
         tag = tags.get(key, v)
         if tag > v:
@@ -106,7 +92,7 @@ class Contest:
             self._forget_tags()
 
     def note_passing(self, amount: int) -> None:
-        """Somebody got some of it while others wait for more at once."""
+        """Count what passed by the lines that wait for more at once."""
         for line in self.waiting.values():
             if line.amount > amount and line.tasks and not line.is_open:
                 line.passed += amount
@@ -159,7 +145,7 @@ class Bucket:
             yield from (entry for entry in entries if entry[1] not in self._dead)
 
     def add(self, entry: Entry) -> bool:
-        """Take a task in; True if it is the first now."""
+        """Add a task; True if it is the first now."""
         self.size += 1
         priority, entries = entry[0], self._entries
         if entries and priority == self._priority:
@@ -182,7 +168,7 @@ class Bucket:
             lower.insert(place, (priority, deque([entry])))
 
     def take_first(self) -> bool:
-        """Take the first task out; False if it was the last."""
+        """Remove the first task; False if it was the last."""
         self.size -= 1
         entries = self._entries
         entries.popleft()
@@ -201,7 +187,7 @@ class Bucket:
             self._entries = entries
 
     def drop(self, entry: Entry) -> bool:
-        """Take a task out, wherever it stands; True if it was the first."""
+        """Remove a task, wherever it stands; True if it was the first."""
         if self.first is entry:
             self.take_first()
             return True
@@ -242,7 +228,7 @@ class Group:
         self.yields_in: dict[Line, int] = {}  # where it yields to others, with how many buckets
 
     def demand(self) -> dict[str, int]:
-        """How much its queued tasks ask for, by resource."""
+        """Return how much its queued tasks ask for, by resource."""
         demand: dict[str, int] = {}
         for bucket in self.buckets.values():
             for contest, amount in bucket.needs:
@@ -257,21 +243,6 @@ class Line:
     An open line is looked at by the next selection; a closed one only after something that could
     help it has happened.
     """
-
-    __slots__ = (
-        "_heap",
-        "_in_heap",
-        "amount",
-        "contest",
-        "denied",
-        "gate",
-        "is_full",
-        "is_open",
-        "members",
-        "passed",
-        "patience",
-        "tasks",
-    )
 
     def __init__(self, contest: Contest, gate: Hashable = None, amount: int = 0) -> None:
         self.contest = contest
@@ -291,8 +262,8 @@ class Line:
         group = bucket.group
         bucket.line = self
         priority, sequence, _, _ = bucket.first
-        standing = self.members.get(group)
-        if standing is None:
+        entries = self.members.get(group)
+        if entries is None:
             self.members[group] = [(priority, sequence, bucket)]
             if group not in self._in_heap:  # else `top` puts it right
                 self._in_heap.add(group)
@@ -300,18 +271,18 @@ class Line:
                 if len(self._heap) > STALE_KEPT + 2 * len(self.members):
                     self._drop_stale()
         else:
-            if len(standing) == 1:
-                standing[0] = _standing(standing[0][2])  # see reorder
-            heappush(standing, (priority, sequence, bucket))
+            if len(entries) == 1:
+                entries[0] = _entry_of(entries[0][2])  # see reorder
+            heappush(entries, (priority, sequence, bucket))
         self.tasks += len(bucket)
 
     def top(self) -> Bucket | None:
-        """The bucket whose turn it is."""
+        """Return the bucket whose turn it is."""
         heap, members, contest = self._heap, self.members, self.contest
         while heap:
             tag, _, group = heap[0]
-            standing = members.get(group)
-            if standing is None:
+            entries = members.get(group)
+            if entries is None:
                 heappop(heap)
                 self._in_heap.remove(group)
                 continue
@@ -319,23 +290,23 @@ class Line:
             if now > tag:
                 heapreplace(heap, (now, group.order, group))
                 continue
-            return standing[0][2]
+            return entries[0][2]
         return None
 
     def top_of(self, group: Group, below: float) -> Bucket | None:
-        """The first bucket of a group that asks for less than so much."""
-        standing = self.members.get(group)
-        if standing is None:
+        """Return the first bucket of a group that asks for less than so much."""
+        entries = self.members.get(group)
+        if entries is None:
             return None
         contest = self.contest
-        if standing[0][2].amount(contest) < below:
-            return standing[0][2]
-        smaller = (entry for entry in standing if entry[2].amount(contest) < below)
+        if entries[0][2].amount(contest) < below:
+            return entries[0][2]
+        smaller = (entry for entry in entries if entry[2].amount(contest) < below)
         first = min(smaller, default=None)
         return None if first is None else first[2]
 
     def set_full(self, is_full: bool) -> None:
-        """So much is not to be had, or may be to be had."""
+        """Note whether so much is known to be unavailable."""
         if is_full is not self.is_full:
             self.is_full = is_full
             contest = self.contest
@@ -344,28 +315,28 @@ class Line:
             )
 
     def remove(self, bucket: Bucket) -> None:
-        """Take a bucket out; cheap for the first of its group."""
-        standing = self.members[bucket.group]
-        if standing[0][2] is bucket:
-            heappop(standing)
+        """Remove a bucket; cheap for the first of its group."""
+        entries = self.members[bucket.group]
+        if entries[0][2] is bucket:
+            heappop(entries)
         else:
-            standing[:] = [entry for entry in standing if entry[2] is not bucket]
-            heapify(standing)
-        if not standing:
+            entries[:] = [entry for entry in entries if entry[2] is not bucket]
+            heapify(entries)
+        if not entries:
             del self.members[bucket.group]
         bucket.line = None
         self.tasks -= len(bucket)
 
     def reorder(self, bucket: Bucket) -> None:
-        """The first task of a bucket is another one now; for a lone one `add` notes it later."""
-        standing = self.members[bucket.group]
-        if len(standing) == 1:
+        """Reorder a bucket whose first task has changed; for a lone one `add` does it later."""
+        entries = self.members[bucket.group]
+        if len(entries) == 1:
             return
-        if standing[0][2] is bucket:
-            heapreplace(standing, _standing(bucket))
+        if entries[0][2] is bucket:
+            heapreplace(entries, _entry_of(bucket))
             return
-        standing[:] = [_standing(bucket) if entry[2] is bucket else entry for entry in standing]
-        heapify(standing)
+        entries[:] = [_entry_of(bucket) if entry[2] is bucket else entry for entry in entries]
+        heapify(entries)
 
     def _drop_stale(self) -> None:
         self._heap = [entry for entry in self._heap if entry[2] in self.members]
@@ -373,13 +344,13 @@ class Line:
         heapify(self._heap)
 
 
-def _standing(bucket: Bucket) -> tuple[int, int, Bucket]:
+def _entry_of(bucket: Bucket) -> tuple[int, int, Bucket]:
     priority, sequence, _, _ = bucket.first
     return priority, sequence, bucket
 
 
 def first_of_chain(bucket: Bucket) -> Bucket:
-    """A bucket, or whoever is before it in the open line of something that it needs."""
+    """Return a bucket, or whoever is before it in the open line of something that it needs."""
     seen = {bucket.line}
     while (first := _before(bucket, seen)) is not None:
         bucket = first

@@ -22,13 +22,13 @@ class Ledger(Protocol):
     """The counts of an admission controller, live and read only."""
 
     def limit(self, resource: str) -> int | None:
-        """How much there is in all; None: as much as anybody likes."""
+        """Return the limit of a resource; None: no limit."""
         ...
 
     def held(self, group: str, resource: str) -> int: ...
 
     def running(self, group: str) -> int:
-        """Tasks of a group that run."""
+        """Return how many tasks of a group run."""
         ...
 
     def debt(self, group: str, resource: str) -> int: ...
@@ -58,7 +58,7 @@ ALLOWED = PolicyDecision()
 
 
 class PolicyStateDelta(msgspec.Struct, frozen=True):
-    """What a start or an end changes in the books of a policy; the controller applies it."""
+    """What a start or an end changes in the debts of groups; the controller applies it."""
 
     debt_changes: tuple[tuple[str, str, int], ...] = ()  # group, resource, how much
 
@@ -269,12 +269,12 @@ class ProviderAwareTaskAdmissionPolicy:
         return self._inner.on_release(lease, admission_view)
 
     def take_diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What is to be told, once."""
+        """Return diagnostics that were not reported yet."""
         taken, self._diagnostics = self._diagnostics, ()
         return taken
 
     def _read(self, key: Hashable) -> PressureSnapshot | None:
-        """The pressure is advice: if it cannot be had, nobody is held back."""
+        """Read the pressure, which is advice: if it cannot be read, nobody is held back."""
         try:
             return self._pressure.snapshot(key)
         except Exception as error:
@@ -297,7 +297,7 @@ def is_pressed(snapshot: PressureSnapshot) -> bool:
 
 
 def _denied(key: Hashable, snapshot: PressureSnapshot) -> PolicyDecision:
-    """The denial; of several providers it names the one that is in the way."""
+    """Return the denial; of several providers it names the one without room."""
     rest, where = snapshot.cooldown_seconds, snapshot.resource
     is_one_of = isinstance(key, SeveralResources) and where is not None
     return PolicyDecision(

@@ -13,14 +13,19 @@ from math import inf
 
 import msgspec
 
-from penstock.admission.tasks.decisions import DenialReason, Openings, TaskAdmissionDenied, Until
+from penstock.admission.tasks.decisions import (
+    CapacityChanges,
+    DenialReason,
+    TaskAdmissionDenied,
+    Until,
+)
 from penstock.admission.tasks.fair_lines import Bucket, Contest, Entry, Group, Line, first_of_chain
 from penstock.errors import InternalError
 from penstock.model.task import SUBMISSION, SchedulableTask, TaskGroupSpec
 
 
 class QueueFacts:
-    """What a queue keeps up to date with every change; the queue alone writes it."""
+    """The state of a queue that its view reads; the queue alone writes it."""
 
     __slots__ = ("blocked", "contests", "groups", "places", "version")
 
@@ -33,7 +38,7 @@ class QueueFacts:
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True):
-    """The facts of a queue at one moment, copied."""
+    """A copy of the state of a queue."""
 
     queued_total: int
     queued_by_group: Mapping[str, int]
@@ -51,7 +56,7 @@ class BlockedLine(msgspec.Struct, frozen=True):
 
 
 class QueueView:
-    """A live read-only face of a queue. Nothing is copied unless `snapshot` is called."""
+    """A live read-only view of a queue. Nothing is copied unless `snapshot` is called."""
 
     __slots__ = ("_facts",)
 
@@ -67,7 +72,7 @@ class QueueView:
         return self._facts.version
 
     def queued(self, group: str) -> int:
-        """How many tasks of a group are queued."""
+        """Return how many tasks of a group are queued."""
         found = self._facts.groups.get(group)
         return found.queued if found is not None else 0
 
@@ -91,14 +96,14 @@ class QueueView:
         return self._facts.groups.keys()
 
     def rivals(self, group: str, resource: str) -> int:
-        """Other groups that could use some of a resource now, if they got it."""
+        """Return how many other groups compete for a resource now."""
         contest = self._facts.contests.get(resource)
         if contest is None:
             return 0
         return len(contest.claimants) - (group in contest.claimants)
 
     def rivalry(self, group: TaskGroupSpec, resource: str) -> tuple[int, int]:
-        """The same, and the weight of all who compete, this group among them."""
+        """Return the rivals, and the weight of all who compete, this group among them."""
         contest = self._facts.contests.get(resource)
         if contest is None:
             return 0, group.weight
@@ -119,13 +124,13 @@ class QueueView:
         return contest.tag(first.group) < contest.tag(found)
 
     def blocked(self) -> Iterator[BlockedLine]:
-        """Every line of tasks that wait for something."""
+        """Yield every line of tasks that wait for something."""
         for line in self._facts.blocked:
             if line.denied is not None:
                 yield BlockedLine(line.denied, line.tasks, len(line.members))
 
     def binding(self) -> TaskAdmissionDenied | None:
-        """What keeps most tasks back; None: nothing.
+        """Return the binding constraint, which holds back most tasks; None: nothing does.
 
         A resource that is used up comes before a provider that has no room: whoever waits for the
         provider could not start either.
@@ -156,13 +161,13 @@ def _weight(line: Line) -> tuple[bool, int]:
     return denied is not None and denied.until is Until.CAPACITY, line.tasks
 
 
-#: May this task start now? True, or the denial; a bare False says nothing of why, so that the
-#: task is asked for again in every selection.
+#: Decides whether a task may start now: True, or the denial. After a bare False the task is tried
+#: again in every selection, since nothing is known of why.
 IsEligible = Callable[[SchedulableTask, QueueView], bool | TaskAdmissionDenied]
 
 
 class QueueSelection(msgspec.Struct, frozen=True, gc=False):
-    """A task that may go; nothing has changed yet."""
+    """A task that may start; nothing has changed yet."""
 
     item: SchedulableTask
     queue_view: QueueView
@@ -197,13 +202,13 @@ class FairTaskQueue:
         )
 
     def view(self) -> QueueView:
-        """The facts, live."""
+        """Return the live view."""
         return self._view
 
     # ── Membership ────────────────────────────────────────────────────────────────────────────
 
     def enqueue(self, items: Iterable[SchedulableTask]) -> tuple[Hashable, ...]:
-        """Take tasks in; the answer names those that were not there before."""
+        """Add tasks; return the ids of those that were not there before."""
         accepted = []
         places = self._facts.places
         for item in items:
@@ -229,7 +234,7 @@ class FairTaskQueue:
         return tuple(accepted)
 
     def discard(self, task_id: Hashable) -> bool:
-        """Take a task out that shall not run; False if it is not queued."""
+        """Remove a task that shall not run; False if it is not queued."""
         entry = self._facts.places.pop(task_id, None)
         if entry is None:
             return False
@@ -246,14 +251,14 @@ class FairTaskQueue:
         return True
 
     def discard_where(self, predicate: Callable[[SchedulableTask], bool]) -> list[SchedulableTask]:
-        """Take out every task that a predicate names; looks at all of them."""
+        """Remove every task for which a predicate is true; looks at all of them."""
         found = [item for item in self.tasks() if predicate(item)]
         for item in found:
             self.discard(item.task_id)
         return found
 
     def tasks(self) -> list[SchedulableTask]:
-        """Everything that is queued, in no particular order."""
+        """Return all queued tasks, in no particular order."""
         return [
             entry[2]
             for group in self._facts.groups.values()
@@ -261,8 +266,8 @@ class FairTaskQueue:
             for entry in bucket
         ]
 
-    def standing(self, task_id: Hashable) -> TaskAdmissionDenied | None:
-        """The answer that keeps a task waiting; None: nothing is known to, or it is not queued."""
+    def denial_of(self, task_id: Hashable) -> TaskAdmissionDenied | None:
+        """Return the denial that keeps a task waiting; None: none is known, or it is not queued."""
         place = self._facts.places.get(task_id)
         if place is None:
             return None
@@ -272,7 +277,7 @@ class FairTaskQueue:
     # ── Selecting ─────────────────────────────────────────────────────────────────────────────
 
     def select_next(self, is_eligible: IsEligible) -> QueueSelection | None:
-        """The task that is next among those that may start. Neither members nor order change."""
+        """Return the next task among those that may start. Neither members nor order change."""
         view = self._view
         set_aside: list[tuple[Bucket, Line]] = []
         try:
@@ -294,7 +299,7 @@ class FairTaskQueue:
         return None
 
     def commit(self, selection: QueueSelection) -> SchedulableTask | None:
-        """Take the selected task out; None if the queue has changed since it was selected."""
+        """Remove the selected task; None if the queue has changed since it was selected."""
         item, facts = selection.item, self._facts
         if selection.sequence_version != facts.version:
             return None
@@ -320,17 +325,17 @@ class FairTaskQueue:
             self._retire(bucket, served=True)
         return item
 
-    def reopen(self, openings: Openings) -> None:
-        """Something has changed: those who waited for it may be asked for again."""
-        if openings.everything:
+    def reopen(self, changes: CapacityChanges) -> None:
+        """Let tasks that waited for changed capacity be tried again."""
+        if changes.everything:
             self._reopen_all()
             return
-        for resource in sorted(openings.resources):
+        for resource in sorted(changes.resources):
             contest = self._facts.contests.get(resource)
             if contest is not None:
                 for line in contest.waiting.values():
                     self._open_line(line)
-        for key in sorted(openings.groups):
+        for key in sorted(changes.groups):
             group = self._facts.groups.get(key)
             if group is not None:
                 if group.yields_in:
@@ -338,7 +343,7 @@ class FairTaskQueue:
                 if self._gates and (own := self._gates.get((Until.OWN, key))) is not None:
                     for _, _, bucket in [*own.members[group]]:
                         self._move(bucket, self._free)
-        for gate in openings.gates:
+        for gate in changes.gates:
             found = self._gates.get((Until.GATE, gate))
             if found is not None:
                 self._open_line(found)
@@ -349,7 +354,7 @@ class FairTaskQueue:
                 self._move(bucket, self._free)
 
     def _ease(self, group: Group, *lines: Line) -> None:
-        """It may be a group's turn where it yields: its first bucket there competes again.
+        """Let the first bucket of a group that yields compete again: it may be its turn.
 
         The group has given something back, or is the only one left that competes. If its first
         bucket cannot go, the others are asked for, but not those that ask for as much.
@@ -374,7 +379,7 @@ class FairTaskQueue:
         self._opened(line).pop(line, None)
 
     def _candidate(self) -> Bucket | None:
-        """The next bucket to ask for; those that cannot go, as is known, are moved on the way."""
+        """Return the next bucket to try; those that are known not to fit are moved on the way."""
         while True:
             if self._open:
                 line = next(iter(self._open))
@@ -418,7 +423,7 @@ class FairTaskQueue:
         return False
 
     def _stop_keeping(self, line: Line) -> None:
-        """A line got some, or is empty: if all was kept for it, the smaller ones may go again."""
+        """Open the lines of smaller tasks if all was kept for a line that got some, or is empty."""
         kept = line.passed >= line.patience
         line.passed = 0
         if kept:
@@ -462,7 +467,7 @@ class FairTaskQueue:
         return line
 
     def _move(self, bucket: Bucket, to: Line) -> None:
-        """Let a bucket stand in another line, and compete accordingly."""
+        """Move a bucket to another line, where it competes accordingly."""
         came_from = self._line_of(bucket)
         if came_from is to:
             return
@@ -506,7 +511,7 @@ class FairTaskQueue:
                     self._ease(self._facts.groups[key], yielding)
 
     def _claims(self, bucket: Bucket, line: Line) -> tuple[tuple[Contest, int], ...]:
-        """What a bucket competes for where it stands.
+        """Return what a bucket competes for in its line.
 
         1. Whoever may go competes for all that it needs; so does whoever waits for a submission,
         without which nobody can go. 2. Whoever waits for another resource competes for that one.
@@ -572,7 +577,7 @@ class FairTaskQueue:
         return bucket
 
     def _respecify(self, group: Group, spec: TaskGroupSpec) -> None:
-        """A group is what its latest task says it is."""
+        """Give a group the weight and limit of its latest task."""
         if spec.weight != group.weight:
             for contest in self._facts.contests.values():
                 contest.reweigh(group, spec.weight)

@@ -33,7 +33,7 @@ DEFAULT = SchedulingMetadata()
 
 
 class SchedulingNote(StrEnum):
-    """What was decided for an author."""
+    """What was decided in place of the author."""
 
     FALLBACK = "fallback"  # the metadata could not be given, but what to use instead
     WEIGHTS_MERGED = "weights_merged"  # one endpoint or identity, several numbers: the least
@@ -42,7 +42,7 @@ class SchedulingNote(StrEnum):
 
 
 class ResolvedTaskScheduling(msgspec.Struct, frozen=True):
-    """What the scheduler must know of a task."""
+    """The group, resources and provider of a task."""
 
     group: TaskGroupSpec
     resource_request: SchedulerResourceRequest
@@ -92,7 +92,7 @@ class TaskSchedulingResolver:
         )
 
     def resolve(self, name: str, limit_keys: Iterable[str] = ()) -> ResolvedTaskScheduling:
-        """The group and needs of a task in memory; its own keyed limits are resources, too."""
+        """Return the group and needs of a task in memory; its keyed limits are resources, too."""
         resolved = self._resolved.get(name)
         if resolved is None:
             raise _unknown(name)
@@ -113,7 +113,7 @@ class TaskSchedulingResolver:
         return found
 
     def for_job(self, task: str, group: str) -> ResolvedTaskScheduling:
-        """The same for a durable job: its own group; its keyed limits hold in the store.
+        """Return the same for a durable job: its own group; its keyed limits hold in the store.
 
         A group with jobs of several tasks weighs as much as the heaviest that was seen.
         """
@@ -136,7 +136,7 @@ class TaskSchedulingResolver:
 
 
 class _Metadata:
-    """One walk over all definitions: what each says, merged where they speak of the same."""
+    """Merges the metadata of all definitions where they are about the same endpoint."""
 
     def __init__(
         self, definitions: Mapping[str, SchedulingDefinition], notes: set[Diagnostic]
@@ -253,7 +253,7 @@ class _Metadata:
 
 
 def _joined(resources: Iterable[RequestResourceKey]) -> str:
-    """One name for several resources, the same in every run."""
+    """Return one name for several resources, the same in every run."""
     name = "+".join("/".join(quote(part, safe=" :@") for part in key) for key in resources)
     if len(name) > NAME_LENGTH_MAX:
         return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
@@ -261,7 +261,7 @@ def _joined(resources: Iterable[RequestResourceKey]) -> str:
 
 
 def _shared(metadata: SchedulingMetadata) -> tuple[str, ...]:
-    """What has one weight: a model over all its generation kinds, else the identity."""
+    """Return what has one weight: a model over all its generation kinds, else the identity."""
     return metadata.identity[:3] if metadata.kind == "model" else metadata.identity
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import random
 
-from penstock.admission.requests.alarms import DueHeap
+from penstock.admission.requests.alarms import AlarmHeap
 
 
 def test_things_are_taken_in_the_order_of_their_times_and_of_their_coming() -> None:
-    heap: DueHeap[str] = DueHeap()
+    heap: AlarmHeap[str] = AlarmHeap()
     heap.add(2.0, "later")
     heap.add(1.0, "first")
     heap.add(1.0, "second")
@@ -21,32 +21,32 @@ def test_things_are_taken_in_the_order_of_their_times_and_of_their_coming() -> N
 
 
 def test_what_is_called_off_is_not_given_and_not_due() -> None:
-    heap: DueHeap[str] = DueHeap()
+    heap: AlarmHeap[str] = AlarmHeap()
     gone = heap.add(1.0, "gone")
     heap.add(2.0, "here")
-    heap.drop(gone)
-    heap.drop(gone)
+    heap.cancel(gone)
+    heap.cancel(gone)
 
     assert (len(heap), heap.next_due(), heap.take(5.0)) == (1, 2.0, "here")
 
 
 def test_calling_off_what_was_taken_changes_nothing() -> None:
-    heap: DueHeap[str] = DueHeap()
+    heap: AlarmHeap[str] = AlarmHeap()
     entry = heap.add(1.0, "taken")
     assert heap.take(1.0) == "taken"
-    heap.drop(entry)
+    heap.cancel(entry)
 
     assert len(heap) == 0
 
 
 def test_it_agrees_with_a_sorted_list_and_stays_as_small() -> None:
-    order, heap = random.Random(3), DueHeap[int]()
+    order, heap = random.Random(3), AlarmHeap[int]()
     entries = {}
     for number in range(20_000):
         entries[number] = heap.add(order.random(), number)
         if len(entries) > 100:
             gone = order.choice(list(entries))
-            heap.drop(entries.pop(gone))
+            heap.cancel(entries.pop(gone))
 
     assert len(heap) == len(entries)
     assert len(heap._heap) < 400

@@ -114,8 +114,8 @@ def test_a_process_has_its_share_of_every_cap() -> None:
     for now in range(2):
         leased(core, item(), float(now))
 
-    assert core.levels.providers["p"].gate.requests is not None
-    assert core.levels.providers["p"].gate.requests.rate == 1.0  # of 2 a second
+    assert core.tree.providers["p"].gate.requests is not None
+    assert core.tree.providers["p"].gate.requests.rate == 1.0  # of 2 a second
     assert denied(core, item(), 2.0).reason is Reason.NO_CAPACITY
 
 
@@ -135,7 +135,7 @@ def test_who_waits_when_the_last_slot_goes_is_denied_for_ever() -> None:
     waiter = waits(core, item())
     core.set_share(ProcessShare(1, 2), 1.0)
 
-    assert core.is_stirred
+    assert core.needs_pump
     assert core.pump(1.0) == [waiter]
     assert waiter.denied is not None
     assert waiter.denied.reason is Reason.HARD_POLICY_DENIAL
@@ -428,8 +428,8 @@ def test_an_algorithm_that_raises_frees_the_slot_all_the_same() -> None:
 
     assert result.released
     assert "KeyError" in result.diagnostics["algorithm"]
-    assert core.levels.resources[CHAT].leaks.algorithm_errors == 1
-    assert core.in_flight == core.levels.providers["p"].gate.in_flight == 0
+    assert core.tree.resources[CHAT].leaks.algorithm_errors == 1
+    assert core.in_flight == core.tree.providers["p"].gate.in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_an_algorithm_that_raises_frees_the_slot_all_the_same() -> None:
 def test_tokens_are_settled_by_what_was_used(ending: RequestReleaseOutcome, back: float) -> None:
     core = Core(policy(tpm=60.0 * 20))
     lease = leased(core, item(tokens=10))
-    bucket = core.levels.providers["p"].gate.tokens
+    bucket = core.tree.providers["p"].gate.tokens
     assert bucket is not None
     assert bucket.available(0.0) == 10.0
     core.release(lease, ending, 0.0)
@@ -467,30 +467,30 @@ def test_what_never_left_gives_its_place_in_the_minute_back() -> None:
 
 def test_relief_is_told_when_fewer_wait_and_when_a_cool_down_ends() -> None:
     core = Core(policy(1))
-    core.tells_relief = True
+    core.tracks_pressure = True
     lease = leased(core, item())
     waits(core, item())
-    assert core.take_relieved() == []
+    assert core.take_pressure_changes() == []
     core.release(lease, refused(5.0), 0.0)
     core.pump(0.0)
-    assert core.take_relieved() == []
+    assert core.take_pressure_changes() == []
     assert core.next_due() == 5.0
     core.pump(5.0)
 
-    assert core.take_relieved() == [CHAT]
-    assert core.take_relieved() == []
+    assert core.take_pressure_changes() == [CHAT]
+    assert core.take_pressure_changes() == []
 
 
 def test_a_cool_down_ends_audibly_though_nobody_waits() -> None:
     core = Core(policy())
-    core.tells_relief = True
+    core.tracks_pressure = True
     leases = [leased(core, item()) for _ in range(3)]
     for seconds, lease in zip((5.0, 2.0, 7.0), leases, strict=True):
         core.release(lease, refused(seconds), 0.0)
 
     assert core.next_due() == 7.0
     core.pump(7.0)
-    assert (core.take_relieved(), core.next_due()) == ([CHAT], None)
+    assert (core.take_pressure_changes(), core.next_due()) == ([CHAT], None)
 
 
 def test_models_that_nobody_uses_are_forgotten_and_those_that_learned_are_not() -> None:
@@ -502,8 +502,8 @@ def test_models_that_nobody_uses_are_forgotten_and_those_that_learned_are_not() 
     for number in range(2 * MODELS_KEPT):
         core.release(leased(core, item(model(f"host-{number}"))), SUCCESS, 0.0)
 
-    names = {key.model for key in core.levels.models}
+    names = {key.model for key in core.tree.models}
     assert {"kept", "taught"} < names
     assert len(names) <= MODELS_KEPT + 1
-    assert len(core.levels.resources) == len(core.levels.providers["p"].models) == len(names)
+    assert len(core.tree.resources) == len(core.tree.providers["p"].models) == len(names)
     assert core.release(kept, SUCCESS, 0.0).released

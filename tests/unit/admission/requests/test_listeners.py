@@ -88,7 +88,7 @@ class Heard(list[str]):
 
 def test_a_listener_hears_every_change_once_and_in_order() -> None:
     core, heard = Core(policy(1)), Heard()
-    counts = RequestCounts(core.levels.models)
+    counts = RequestCounts(core.tree.models)
     core.listen(heard)
     core.listen(counts)
 

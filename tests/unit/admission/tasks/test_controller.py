@@ -169,7 +169,7 @@ def test_only_the_one_lease_that_is_held_moves_a_counter(reason: ReleaseReason) 
     lease = desk.acquire(task(1, "a", {"r": 2}))
     given = RELEASES[reason](desk, lease)
     before = desk.controller.view()
-    desk.controller.take_openings()
+    desk.controller.take_changes()
 
     result = desk.controller.release(given)
 
@@ -177,7 +177,7 @@ def test_only_the_one_lease_that_is_held_moves_a_counter(reason: ReleaseReason) 
     assert result.released is (reason is ReleaseReason.RELEASED)
     assert bool(result.diagnostics) is not result.released
     assert (desk.controller.view() == before) is not result.released
-    assert (desk.controller.take_openings() is None) is not result.released
+    assert (desk.controller.take_changes() is None) is not result.released
 
 
 def test_a_lease_tells_what_it_holds_and_since_when() -> None:

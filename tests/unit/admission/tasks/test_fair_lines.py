@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import (
+    CapacityChanges,
     DenialReason,
-    Openings,
     TaskAdmissionDenied,
     TaskAdmissionLease,
     Until,
@@ -68,9 +68,9 @@ def test_a_bare_false_leaves_no_memory_in_a_line_that_had_opened() -> None:
     queue, controller = queue_of(*tasks(3, "a", {"r": 1})), controller_of(r=1)
     [lease] = turn(queue, controller)
     controller.release(lease)
-    openings = controller.take_openings()
-    assert openings is not None
-    queue.reopen(openings)
+    changes = controller.take_changes()
+    assert changes is not None
+    queue.reopen(changes)
 
     assert queue.select_next(lambda item, view: False) is None
 
@@ -88,14 +88,14 @@ def test_a_denied_bucket_is_not_asked_again_until_its_resource_is_released() -> 
     for _ in range(5):
         assert queue.select_next(asked) is None
     queue.enqueue([task("more", "a", {"r": 1})])
-    queue.reopen(Openings(resources={"another"}))
+    queue.reopen(CapacityChanges(resources={"another"}))
     assert queue.select_next(asked) is None
     assert asked.ids == []
 
     controller.release(lease)
-    openings = controller.take_openings()
-    assert openings is not None
-    queue.reopen(openings)
+    changes = controller.take_changes()
+    assert changes is not None
+    queue.reopen(changes)
     assert queue.select_next(asked) is not None
     assert asked.ids == ["b-0"]
 
@@ -277,7 +277,7 @@ def test_a_gate_is_asked_again_only_when_it_opens() -> None:
     assert queue.select_next(is_open) is None
     assert asked == []
 
-    queue.reopen(Openings(gates={"p"}))
+    queue.reopen(CapacityChanges(gates={"p"}))
     assert queue.select_next(is_open) is None
     assert len(asked) == 1  # the first of the line speaks for all
     check_queue(queue)

@@ -95,9 +95,9 @@ class World:
     def turn(self) -> list[TaskAdmissionLease]:
         """Start all that may."""
         started = []
-        openings = self.admission.take_openings()
-        if openings is not None:
-            self.queue.reopen(openings)
+        changes = self.admission.take_changes()
+        if changes is not None:
+            self.queue.reopen(changes)
         while (selection := self.queue.select_next(self.judge)) is not None:
             lease = self.admission.try_acquire(selection.item, selection.queue_view)
             assert isinstance(lease, TaskAdmissionLease)

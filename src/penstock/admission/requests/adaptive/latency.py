@@ -52,7 +52,7 @@ class CohortReading(NamedTuple):
 
 
 class Cohorts:
-    """Owns the cohorts and the best mean latency."""
+    """Owns the cohorts of requests and the best mean latency."""
 
     __slots__ = ("_current", "_since", "best")
 
@@ -62,7 +62,7 @@ class Cohorts:
         self.best = inf  # mean seconds, slowly forgotten
 
     def join(self, size: int) -> Cohort:
-        """One more request, in a cohort of so many."""
+        """Add a request to the current cohort, which is full at so many."""
         cohort = self._current
         cohort.open += 1
         cohort.size += 1
@@ -73,14 +73,14 @@ class Cohorts:
         return cohort
 
     def leave(self, cohort: Cohort) -> None:
-        """A request says nothing about latency."""
+        """Take out a request that says nothing about latency."""
         cohort.open -= 1
         cohort.size -= 1
         if cohort.is_full and cohort.open <= 0:
             self._since.discard(cohort)
 
     def ended(self, cohort: Cohort, seconds: float, *, timed_out: bool) -> CohortReading | None:
-        """A request has ended; its cohort in numbers if three quarters of it have."""
+        """Count the end of a request; return its cohort's reading if three quarters ended."""
         cohort.open -= 1
         cohort.seconds += seconds
         cohort.timeouts += timed_out
@@ -95,7 +95,7 @@ class Cohorts:
         self.best = min(mean_seconds, self.best * FORGET)
 
     def restart(self) -> None:
-        """What was sent until now is not compared."""
+        """Compare nothing that was sent until now."""
         for cohort in self._since:
             cohort.is_done = True
         self._current = Cohort()
@@ -103,7 +103,7 @@ class Cohorts:
 
 
 class Verdict(StrEnum):
-    """What came of a smaller window."""
+    """The result of a trial."""
 
     SMALLER = "smaller"  # throughput holds
     RESTORE = "restore"  # it does not: requests simply take longer
@@ -131,7 +131,7 @@ class Trial:
     def ended(
         self, now: float, in_flight: int, seconds: float, latency: float, *, is_success: bool
     ) -> Verdict | None:
-        """A request has ended. `is_smaller` may have changed; a verdict ends the trial."""
+        """Count the end of a request. `is_smaller` may change; a verdict ends the trial."""
         if self._from is None:
             if in_flight <= self.size + 1:
                 self._from = now + latency
@@ -184,7 +184,7 @@ class LatencyWatch:
         return self._cohorts.join(max(SIZE_MIN, min(SIZE_MAX, int(window.size))))
 
     def ignore(self, cohort: Cohort) -> None:
-        """A request ended in a way that says nothing about latency."""
+        """Take out a request that ended in a way that says nothing about latency."""
         self._cohorts.leave(cohort)
 
     def answered(

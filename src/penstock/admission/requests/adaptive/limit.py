@@ -14,8 +14,13 @@ import msgspec
 
 from penstock.admission.requests.adaptive.latency import Cohort, LatencyWatch
 from penstock.admission.requests.adaptive.mirrors import Mirrors, Sent
-from penstock.admission.requests.adaptive.mode import ModeDetector, Rates
-from penstock.admission.requests.adaptive.rate import CALM, Pacer, RateLimit
+from penstock.admission.requests.adaptive.rate import (
+    EVEN_GAIN,
+    ModeDetector,
+    Pacer,
+    RateLimit,
+    Rates,
+)
 from penstock.admission.requests.adaptive.window import (
     FREE,
     SURE,
@@ -24,19 +29,19 @@ from penstock.admission.requests.adaptive.window import (
     hold_seconds,
 )
 from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, LimitMode
-from penstock.admission.requests.breaker import Breaker
+from penstock.admission.requests.breaker import CircuitBreaker
 from penstock.model.request import LOCAL_OUTCOMES, RequestOutcome, RequestReleaseOutcome
 
 
 class AdaptiveMark(msgspec.Struct, frozen=True, gc=False):
-    """What a request remembers of its grant."""
+    """What is kept of a grant until its request ends."""
 
     epoch: int
     in_flight_before: int
     tokens: float
     cohort: Cohort
     sent: Sent
-    is_test: bool
+    is_probe: bool
 
 
 FIRST_SECONDS = 0.5  # if the provider does not say how long; doubles
@@ -45,22 +50,11 @@ FAILURES_MAX = 7
 JITTER = 0.1  # of a pause, added
 JITTER_MAX_SECONDS = 0.25
 STRIKE_LATENCIES = 2.0  # how long a strike is remembered
-BREATH_LATENCIES = 0.5  # after a strike that was not a probe
+EXTENDED_PAUSE_LATENCIES = 0.5  # after a strike that was not a probe
 
 
 class Cooldown:
     """Owns the time before which nothing leaves. Invariant: it never moves earlier."""
-
-    __slots__ = (
-        "_strike_at",
-        "_strike_seconds",
-        "calm_until",
-        "failures",
-        "last_seconds",
-        "last_until",
-        "seconds",
-        "until",
-    )
 
     def __init__(self) -> None:
         self.until = -inf
@@ -68,7 +62,7 @@ class Cooldown:
         self.last_until = -inf  # when the pause before the present one ended
         self.last_seconds = 0.0
         self.failures = 0  # refused epochs in a row
-        self.calm_until = -inf  # requests leave evenly
+        self.even_until = -inf  # requests leave evenly
         self._strike_at = -inf
         self._strike_seconds = 0.0
 
@@ -85,12 +79,12 @@ class Cooldown:
         self._strike_seconds = seconds
         return is_first
 
-    def is_of_strike(self, sent_at: float) -> bool:
+    def belongs_to_strike(self, sent_at: float) -> bool:
         """Return whether a request was sent before the last strike, and so is part of it."""
         return sent_at <= self._strike_at
 
     def begin(self, now: float, retry_after: float, rand: Callable[[], float]) -> None:
-        """Stop: for as long as the provider says, or longer each time."""
+        """Pause for as long as the provider says, else with exponential back-off and jitter."""
         seconds = retry_after
         if seconds <= 0:
             seconds = min(MOST_SECONDS, FIRST_SECONDS * 2.0**self.failures)
@@ -100,16 +94,16 @@ class Cooldown:
         jitter = rand() * min(JITTER_MAX_SECONDS, JITTER * seconds)
         self.until = max(self.until, now + seconds + jitter)
 
-    def calm_down(self, now: float) -> None:
-        """While the strike is remembered, requests leave evenly."""
-        self.calm_until = now + self._strike_seconds
+    def pace_evenly(self, now: float) -> None:
+        """Let requests leave evenly while the strike is remembered."""
+        self.even_until = now + self._strike_seconds
 
-    def breathe(self, now: float, latency: float) -> None:
-        """A strike where it should have been safe: a rate may be the limit, so let it recover."""
-        self.until = max(self.until, now + BREATH_LATENCIES * latency)
+    def extend_pause(self, now: float, latency: float) -> None:
+        """Pause a little after a strike where it should have been safe: a rate may be the limit."""
+        self.until = max(self.until, now + EXTENDED_PAUSE_LATENCIES * latency)
 
     def refused(self) -> None:
-        """A new epoch begins with a refusal."""
+        """Count an epoch that begins with a refusal."""
         self.failures = min(FAILURES_MAX, self.failures + 1)
 
 
@@ -127,13 +121,13 @@ PROBE_COST_MAX_SECONDS = 0.1  # a first strike is forgiven: it costs little
 COSTLY_LATENCIES = 6.0  # a longer pause costs more than to stay a little below for its length
 CERTAIN = 3  # refusals in a row that agree: it is concurrency, and a second strike will not come
 CHEAP_LATENCIES = 0.25  # a shorter pause costs so little that a second strike may come
-DOOR_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
+IDLE_LEVEL = 0.05  # of the window: refused with less in flight, the door is closed for all
 SUSPECT_LEVEL = 2  # refused at the start with no more in flight: a rate is suspected
 SUSPECT_SEEN = 8
 DRAINED_LATENCIES = 2.0  # after a pause of so many hardly anything is left at the provider
 ONE_LEVEL = 3  # refusals with the same small number in flight: it is no rate
 ONE_LEVEL_MAX = 3
-CLOSED_DOOR = 4  # refusals with nothing accepted between say nothing about a rate
+IN_VAIN_MAX = 4  # refusals with nothing accepted between say nothing about a rate
 IDLE_GAPS = 2.0  # a rate is not proven by time in which nothing wanted to leave
 IDLE_SECONDS = 1.0
 
@@ -163,7 +157,7 @@ class Adaptive:
         self._mirrors = Mirrors()
         self._watch = LatencyWatch(self._window)
         self._cooldown = Cooldown()
-        self._breaker = Breaker()
+        self._breaker = CircuitBreaker()
         self._pacer = Pacer()
         self._epoch = 0
         self._latency: float | None = None
@@ -174,7 +168,7 @@ class Adaptive:
         self._levels: list[int] = []  # in flight at the last refusals, while a rate is the limit
         self._sent_at = -inf
         self._was_refused = False  # in this run, or in the one that it learned from
-        self._told = LimitChanges(self._whole())
+        self._reported = LimitChanges(self._window_size())
         self.consecutive_refusals = 0
         if learned is not None:
             self._resume(learned, 1.0 - learned_age_seconds / DAY_SECONDS)
@@ -183,9 +177,9 @@ class Adaptive:
     def __repr__(self) -> str:
         ceiling = self.ceiling
         known = "never refused" if ceiling is None else f"refused at {ceiling:g}"
-        return f"<Adaptive {self._whole()} of {self._max}, {known}, {self._mode.mode}>"
+        return f"<Adaptive {self._window_size()} of {self._max}, {known}, {self._mode.mode}>"
 
-    # ── Asked ─────────────────────────────────────────────────────────────────────────────────
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     def blocked_until(self) -> float:
@@ -203,11 +197,11 @@ class Adaptive:
 
     def set_max(self, effective_max: int) -> None:
         self._max = effective_max
-        self._window.set_most(effective_max)
+        self._window.set_maximum(effective_max)
 
     def window(self, now: float, in_flight: int) -> int:
         self._advance(now, in_flight)
-        return self._whole()
+        return self._window_size()
 
     def grows_at(self, now: float, in_flight: int) -> float:
         self._advance(now, in_flight)
@@ -221,7 +215,7 @@ class Adaptive:
 
     def send_at(self, now: float, in_flight: int, tokens: float) -> float:
         self._advance(now, in_flight)
-        if self._breaker.is_testing:
+        if self._breaker.is_probing:
             return inf
         blocked, ready = self.blocked_until, self._pacer.ready_at(now)
         if blocked > ready:
@@ -244,7 +238,7 @@ class Adaptive:
             self._latency,
         )
 
-    # ── Fed ───────────────────────────────────────────────────────────────────────────────────
+    # ── Feeding ───────────────────────────────────────────────────────────────────────────────────
 
     def granted(self, now: float, in_flight_before: int, tokens: float) -> AdaptiveMark:
         self._advance(now, in_flight_before)
@@ -276,15 +270,15 @@ class Adaptive:
         outcome = ending.outcome
         if outcome in LOCAL_OUTCOMES:
             self._watch.ignore(mark.cohort)
-            if mark.is_test:
-                self._breaker.test_lost()
+            if mark.is_probe:
+                self._breaker.probe_lost()
             return ()
         if ending.readings:
             self._mirrors.read(now, mark.sent, ending.readings)
         if outcome is RequestOutcome.RATE_LIMITED:
             self._watch.ignore(mark.cohort)
-            if mark.is_test:
-                self._breaker.test_lost()
+            if mark.is_probe:
+                self._breaker.probe_lost()
             self._refused(now, mark, ending.retry_after_seconds or 0.0)
             return self._changes()
         failed = outcome is RequestOutcome.PROVIDER_FAILURE
@@ -293,10 +287,10 @@ class Adaptive:
         else:
             self._answered(now, mark, is_success=outcome is RequestOutcome.SUCCESS)
         closed = self._breaker.ended(
-            now, failed=failed, is_test=mark.is_test, sent_at=mark.sent.at, rand=self._rand
+            now, failed=failed, is_probe=mark.is_probe, sent_at=mark.sent.at, rand=self._rand
         )
         if closed or self._breaker.is_open:
-            self._pacer.be_careful()
+            self._pacer.start_slowly()
         return self._changes()
 
     # ── Growing ───────────────────────────────────────────────────────────────────────────────
@@ -310,7 +304,7 @@ class Adaptive:
         if self._mode.mode is LimitMode.CONCURRENCY:
             self._window.advance(seconds, in_flight, may_probe=self._watch.may_probe)
             return
-        is_bound = in_flight >= self._whole()
+        is_bound = in_flight >= self._window_size()
         if is_bound:
             self._window.widen(seconds, self._in_flight_needed())
         gap = self._gap(now, self._mean_tokens)
@@ -321,11 +315,11 @@ class Adaptive:
             self._rate.advance(seconds, hold, may_probe=not is_bound)
 
     def _gap(self, now: float, tokens: float) -> float:
-        """From one request of so many tokens to the next."""
+        """Return the pause between a request of so many tokens and the next."""
         window = self._window
         gap = 0.0
         if self._latency is not None:
-            gain = CALM if now < self._cooldown.calm_until else self._pacer.gain
+            gain = EVEN_GAIN if now < self._cooldown.even_until else self._pacer.gain
             gap = self._latency / (gain * window.size)
         elif window.is_starting:
             gap = GAP_AT_START_SECONDS
@@ -349,20 +343,20 @@ class Adaptive:
         window.tune(latency, hold)
 
     def _unit(self) -> float:
-        """Of a request, in what the rate counts."""
+        """Return the size of a mean request in what the rate counts."""
         return self._mean_tokens if self._mode.mode is LimitMode.TOKENS else 1.0
 
     def _in_flight_needed(self) -> float:
         return self._rate.in_flight_needed(self._unit(), self._latency or 1.0)
 
-    def _whole(self) -> int:
+    def _window_size(self) -> int:
         size, limit = self._window.size, self._watch.limit
         return max(1, int((size if size < limit else limit) + 1e-9))
 
     # ── An answer ─────────────────────────────────────────────────────────────────────────────
 
     def _answered(self, now: float, mark: AdaptiveMark, *, is_success: bool) -> None:
-        """Well, or not in time."""
+        """Learn from a success or a time-out."""
         seconds = max(LATENCY_MIN_SECONDS, now - mark.sent.at)
         if is_success:
             self._answers += 1
@@ -396,17 +390,17 @@ class Adaptive:
         is_costly = self._window.confidence < CERTAIN and retry_after > COSTLY_LATENCIES * latency
         if self._is_forgiven(now, mark, retry_after, is_fresh, is_costly):
             if is_fresh and is_costly:
-                self._cooldown.calm_down(now)
+                self._cooldown.pace_evenly(now)
                 if mark.in_flight_before < self._window.ceiling:
-                    self._cooldown.breathe(now, latency)
+                    self._cooldown.extend_pause(now, latency)
         elif is_fresh or retry_after:
             self._cooldown.begin(now, retry_after, self._rand)
-            self._pacer.be_careful(is_in_vain=self._cooldown.failures > 0)
+            self._pacer.start_slowly(was_in_vain=self._cooldown.failures > 0)
         if not is_fresh:
             return
         self._epoch += 1
         self._cooldown.refused()
-        if not self._mirrors.explain(mark.tokens):
+        if not self._mirrors.explains_refusal(mark.tokens):
             self._learn(now, mark.in_flight_before, is_costly=is_costly)
         self._tune()
 
@@ -414,7 +408,7 @@ class Adaptive:
         self, now: float, mark: AdaptiveMark, retry_after: float, is_fresh: bool, is_costly: bool
     ) -> bool:
         if not is_fresh:
-            return self._cooldown.is_of_strike(mark.sent.at)
+            return self._cooldown.belongs_to_strike(mark.sent.at)
         is_wide = is_costly and not self._cooldown.failures
         return (
             self._mode.mode is LimitMode.CONCURRENCY
@@ -447,15 +441,15 @@ class Adaptive:
             self._suspect_rate()
         elif mode.mode is not LimitMode.CONCURRENCY:
             self._learn_rate(in_flight, rates)
-        elif in_flight < max(1.0, DOOR_LEVEL * window.size) and self._cooldown.failures >= 2:
-            if mode.closed_door(self._answers):  # the window says nothing
+        elif in_flight < max(1.0, IDLE_LEVEL * window.size) and self._cooldown.failures >= 2:
+            if mode.refused_when_idle(self._answers):  # the window says nothing
                 self._suspect_rate()
         else:
             transit = 0.0 if self._latency is None else self._transit / self._latency
             known = window.ceiling
             is_drained = self._is_drained(now)
             window.refused(in_flight, transit, is_drained=is_drained, is_costly=is_costly)
-            self._told.refused()
+            self._reported.refused()
             self._smooth(known)
 
     def _is_drained(self, now: float) -> bool:
@@ -465,11 +459,11 @@ class Adaptive:
         return was_long and 0 <= now - self._cooldown.last_until < latency
 
     def _smooth(self, known: float) -> None:
-        """Refused with fewer in flight than last time: perhaps they left too close together."""
+        """Spread requests out if it was refused with fewer in flight than last time."""
         if self._window.confidence:
-            self._pacer.loosen()
+            self._pacer.allow_bursts()
         elif self._window.ceiling < known < inf and self._window.size >= SMOOTH_FROM:
-            self._pacer.smooth()
+            self._pacer.spread_out()
 
     def _learn_rate(self, in_flight: int, rates: Rates | None) -> None:
         self._window.is_starting = False
@@ -478,20 +472,20 @@ class Adaptive:
             self._reject_rate(in_flight)
         elif rates is not None:
             self._rate.refused(rates.of(self._mode.mode), rates.seconds)
-        elif self._cooldown.failures < CLOSED_DOOR:
+        elif self._cooldown.failures < IN_VAIN_MAX:
             self._rate.refused_early()
         else:
             self._rate.stay()
 
     def _suspect_rate(self) -> None:
-        """Refused with almost nothing in flight."""
+        """Search for a rate: it was refused with almost nothing in flight."""
         self._mode.suspect_rate()
         self._rate.search()
         self._window.is_starting = False
         self._open_window()
 
     def _reject_rate(self, level: int) -> None:
-        """Always refused at the same small number in flight: it was concurrency after all."""
+        """Return to concurrency: it is always refused at the same small number in flight."""
         self._mode.reject_rate()
         self._rate = RateLimit()
         self._levels = []
@@ -501,7 +495,7 @@ class Adaptive:
         window.settle(1)
 
     def _open_window(self) -> None:
-        """A rate is the limit: the window only has to be large enough for it."""
+        """Widen the window, which only has to be large enough for the rate."""
         window = self._window
         window.size = float(min(self._max, max(window.size, FREE)))
 
@@ -525,10 +519,10 @@ class Adaptive:
             self._open_window()
 
     def _changes(self) -> Sequence[LimitChange]:
-        size = self._whole()
-        if size == self._told.size:
+        size = self._window_size()
+        if size == self._reported.size:
             return ()
-        return self._told.since_told(
+        return self._reported.since_reported(
             size,
             self._max,
             self._window.ceiling,

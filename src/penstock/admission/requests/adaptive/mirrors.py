@@ -19,7 +19,7 @@ WAIT_MAX_SECONDS = 900.0  # then the provider is asked, whatever its headers sai
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """What a request found when it left: the reply's reading is of that moment."""
+    """The buckets when a request left: the reply's reading is of that moment."""
 
     at: float
     requests: float  # sent by then, itself included
@@ -44,13 +44,13 @@ class _Mirror:
         self.at = now
 
     def needed(self, quota: Quota, amount: float) -> float:
-        """What must be there for a request of so much."""
+        """Return the level that a request of so much needs."""
         guess = RESERVE_OF_REQUEST * amount if quota is Quota.TOKENS else 0.0
         return min(self.size, amount + max(RESERVE * self.size, guess))
 
 
 class Mirrors:
-    """Owns a copy of each bucket that replies tell of. Empty until one does."""
+    """Owns a copy of each bucket that replies report. Empty until one does."""
 
     __slots__ = ("_mirrors", "_requests", "_sent_at", "_tokens")
 
@@ -64,7 +64,7 @@ class Mirrors:
         return len(self._mirrors)
 
     def ready_at(self, now: float, tokens: float) -> float:
-        """When there is enough for a request of so many tokens."""
+        """Return when there is enough for a request of so many tokens."""
         ready = now
         if now >= self._sent_at + WAIT_MAX_SECONDS:
             return now
@@ -76,7 +76,7 @@ class Mirrors:
         return min(ready, self._sent_at + WAIT_MAX_SECONDS)
 
     def sent(self, now: float, tokens: float) -> Sent:
-        """A request leaves."""
+        """Take a request that leaves out of the buckets."""
         self._requests += 1.0
         self._tokens += tokens
         self._sent_at = now
@@ -90,7 +90,7 @@ class Mirrors:
         return Sent(now, self._requests, self._tokens, levels)
 
     def read(self, now: float, sent: Sent, readings: Sequence[QuotaReading]) -> None:
-        """A reply tells of the buckets as they were when its request was admitted."""
+        """Correct the buckets by a reply, which reports them as its request found them."""
         for reading in readings:
             if reading.limit < 1 or reading.remaining < 0 or reading.window_seconds <= 0:
                 continue  # seen in the wild: -1 and 0
@@ -116,7 +116,7 @@ class Mirrors:
                 mirror.level = min(size, mirror.level + error)
                 mirror.corrected += error
 
-    def explain(self, tokens: float) -> bool:
+    def explains_refusal(self, tokens: float) -> bool:
         """Return whether a bucket is so low that a refusal needs no other reason."""
         return any(
             mirror.level < 2 * _amount(quota, tokens) + RESERVE * mirror.size

@@ -27,7 +27,7 @@ def hold_seconds(
     latency: float,
     least_seconds: float = 0.0,
 ) -> float:
-    """From a refusal to the next probe, at so many requests per second."""
+    """Return the time from a refusal to the next probe, at so many requests per second."""
     most = max(HOLD_MAX_SECONDS, HOLD_MAX_LATENCIES * latency)
     price = max(cost_seconds, 1.0 / max(0.05, per_second)) / BUDGET
     part = 1.0 if confidence >= CONFIRMED else 2.0 ** (confidence - CONFIRMED)
@@ -38,21 +38,21 @@ STEP = 1.25  # growth that is worth an event
 
 
 class LimitChanges:
-    """Owns what was told of a window that moves all the time."""
+    """Owns what events have reported of a window that moves all the time."""
 
     __slots__ = ("_is_reduced", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = size  # that was told last
+        self.size = size  # that was reported last
         self._is_reduced = False  # by a refusal, and not at the maximum since
 
     def refused(self) -> None:
         self._is_reduced = True
 
-    def since_told(
+    def since_reported(
         self, size: int, most: int, ceiling: float, *, is_paused: bool
     ) -> Sequence[LimitChange]:
-        """What has changed; nothing that was told already."""
+        """Return what has changed since it was last reported."""
         told = self.size
         if size < told:
             self.size = size
@@ -96,30 +96,8 @@ class Window:
     half of it is in flight.
     """
 
-    __slots__ = (
-        "_free_seconds",
-        "_levels",
-        "_most",
-        "_probe_seconds",
-        "_recovery_seconds",
-        "age",
-        "ceiling",
-        "confidence",
-        "distance",
-        "fallen_to",
-        "hold",
-        "is_by_latency",
-        "is_starting",
-        "margin",
-        "recent",
-        "seen",
-        "size",
-        "start_seconds",
-        "top",
-    )
-
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._maximum = most
         self.size = float(min(START, most))
         self.is_starting = True
         self.ceiling = inf  # in flight when it was refused
@@ -140,22 +118,22 @@ class Window:
         self._probe_seconds = 0.5
 
     def resume(self, ceiling: float, confidence: int, trust: float) -> None:
-        """Begin at a ceiling of an earlier run, the nearer to it the more it is trusted (0…1)."""
+        """Start at a ceiling of an earlier run, the nearer to it the more it is trusted (0…1)."""
         self.is_starting = False
-        self._find(min(max(1.0, ceiling), float(self._most)))
+        self._find(min(max(1.0, ceiling), float(self._maximum)))
         self.confidence = floor(confidence * trust)
         start = BACK_OFF * self.ceiling * trust
         self.size = self.fallen_to = min(max(1.0, start, min(START, self.ceiling)), self.ceiling)
         self.seen = self.recent = floor(self.ceiling)
         self.age = 0.0
 
-    def set_most(self, most: int) -> None:
-        self._most = most
+    def set_maximum(self, most: int) -> None:
+        self._maximum = most
         self.size = min(self.size, float(most))
         self.fallen_to = min(self.fallen_to, self.size)
 
     def tune(self, latency: float, hold: float) -> None:
-        """What the pace of change depends on."""
+        """Set the pace of change by the latency and the hold before a probe."""
         self.start_seconds = max(1.0, START_LATENCIES * latency)
         self._free_seconds = min(1.0, FREE_LATENCIES * latency)
         self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
@@ -164,7 +142,7 @@ class Window:
         self._probe_seconds = min(2.0, max(0.25, latency / 2))
 
     def worked(self, in_flight_before: int) -> None:
-        """A request that was the next after so many has succeeded."""
+        """Count the success of a request that was sent with so many in flight."""
         self.recent = in_flight_before + 1
         if self.recent > self.seen:
             self.seen = self.recent
@@ -172,7 +150,7 @@ class Window:
     # ── Growing ───────────────────────────────────────────────────────────────────────────────
 
     def advance(self, seconds: float, in_flight: int, *, may_probe: bool = True) -> None:
-        """So much time has passed with so many in flight."""
+        """Grow for so many seconds with so many in flight."""
         if self.is_starting:
             if in_flight >= USED_AT_START * floor(self.size):
                 size = self._started(seconds)
@@ -196,10 +174,10 @@ class Window:
             self._raise(self._at(self.age))
 
     def seconds_until(self, wanted: int, *, may_probe: bool = True) -> float:
-        """Until it is so large, if it stays full; inf: not by time alone."""
+        """Return the seconds until it is so large, if it stays full; inf: not by time alone."""
         if self.size >= wanted:
             return 0.0
-        if wanted > self._most:
+        if wanted > self._maximum:
             return inf
         if self.is_starting:
             if self._start_most() < wanted:
@@ -214,19 +192,19 @@ class Window:
         return max(0.0, self._age_of(wanted) - self.age)
 
     def widen(self, seconds: float, needed: float) -> None:
-        """It was full for so long, though a rate is the limit, which needs more in flight."""
+        """Grow after it was full for so long although a rate is the limit, which needs more."""
         self._raise(min(needed, self.size * exp2(min(9.0, seconds / self.start_seconds))))
 
     def seconds_to_widen(self, wanted: int, needed: float) -> float:
-        """Until `widen` makes it so large; inf: it does not."""
+        """Return the seconds until `widen` makes it so large; inf: it does not."""
         if self.size >= wanted:
             return 0.0
-        if wanted > min(needed, self._most):
+        if wanted > min(needed, self._maximum):
             return inf
         return self.start_seconds * log2(wanted / self.size)
 
     def _started(self, seconds: float) -> float:
-        """Its size so much later, at the start."""
+        """Return its size so much later, at the start."""
         size = self.size
         if size < FREE:
             free = self._free_seconds * log2(FREE / size)
@@ -236,7 +214,7 @@ class Window:
         return size * exp2(min(9.0, seconds / self.start_seconds))
 
     def _start_most(self) -> float:
-        return min(float(self._most), max(float(FREE), 2.0 * self.seen))
+        return min(float(self._maximum), max(float(FREE), 2.0 * self.seen))
 
     def _probe_most(self) -> float:
         if self.is_by_latency:
@@ -244,7 +222,7 @@ class Window:
         return 2.0 + PROBE_MOST * max(self.recent, self.top)
 
     def _at(self, age: float) -> float:
-        """Its size so long after a refusal."""
+        """Return its size so long after a refusal."""
         top = self.top
         if age < self._recovery_seconds:
             left = 1.0 - age / self._recovery_seconds
@@ -255,7 +233,7 @@ class Window:
         return min(top + beyond, self._probe_most())
 
     def _age_of(self, size: float) -> float:
-        """When it has this size; inf: never."""
+        """Return the age at which it has this size; inf: never."""
         top = self.top
         if size <= self.fallen_to:
             return 0.0
@@ -267,7 +245,7 @@ class Window:
         return self.hold + self._probe_seconds * max(0.0, log2(size - top))
 
     def _raise(self, size: float) -> None:
-        self.size = max(self.size, min(size, float(self._most)))
+        self.size = max(self.size, min(size, float(self._maximum)))
 
     # ── Falling ───────────────────────────────────────────────────────────────────────────────
 
@@ -295,7 +273,7 @@ class Window:
         is_drained: bool = False,
         is_costly: bool = False,
     ) -> None:
-        """A request that was the next after so many was refused.
+        """Fall after the refusal of a request that was sent with so many in flight.
 
         `transit` is the part of a request's life in which it is on its way: it blurs the count.
         `is_drained`: a pause has just emptied the provider, so that the count is believed.
@@ -337,7 +315,7 @@ class Window:
         self.is_by_latency = True
 
     def _find(self, ceiling: float) -> None:
-        """Here is the ceiling; no slot below it is given up for less than half of one."""
+        """Set the ceiling; no slot below it is given up for less than half of one."""
         self.ceiling = ceiling
         self.top = max(1.0, ceiling - floor(self.margin * ceiling + 0.5))
 

@@ -67,24 +67,24 @@ def test_what_was_sent_before_a_strike_belongs_to_it() -> None:
     cooldown = Cooldown()
     cooldown.strike(100.0, 1.0, 1.0)
 
-    assert cooldown.is_of_strike(99.9)
-    assert not cooldown.is_of_strike(100.1)
+    assert cooldown.belongs_to_strike(99.9)
+    assert not cooldown.belongs_to_strike(100.1)
 
 
 def test_requests_leave_evenly_while_a_strike_is_remembered() -> None:
     cooldown = Cooldown()
     cooldown.strike(100.0, 3.0, 0.2)
-    cooldown.calm_down(100.0)
+    cooldown.pace_evenly(100.0)
 
-    assert cooldown.calm_until == 103.0
+    assert cooldown.even_until == 103.0
     assert cooldown.until < 100.0
 
 
 def test_breath_is_half_a_latency_and_never_shortens_a_pause() -> None:
     cooldown = Cooldown()
-    cooldown.breathe(100.0, 0.2)
+    cooldown.extend_pause(100.0, 0.2)
     assert cooldown.until == 100.1
 
     cooldown.begin(200.0, 60.0, nothing)
-    cooldown.breathe(201.0, 0.2)
+    cooldown.extend_pause(201.0, 0.2)
     assert cooldown.until == 260.0

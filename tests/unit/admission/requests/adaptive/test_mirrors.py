@@ -18,7 +18,7 @@ def test_nothing_is_known_until_a_reply_tells() -> None:
 
     assert not mirrors
     assert mirrors.ready_at(5.0, 1e9) == 5.0
-    assert not mirrors.explain(1e9)
+    assert not mirrors.explains_refusal(1e9)
 
 
 def test_request_waits_until_its_tokens_and_a_reserve_are_there() -> None:
@@ -52,12 +52,12 @@ def test_lower_reading_is_taken_wholly_and_a_higher_one_by_half() -> None:
     low = mirrors.sent(0.0, 0.0)
     mirrors.read(0.0, low, [tokens(400.0, reset=6.1)])
     assert mirrors.ready_at(0.0, 100.0) == 0.0
-    assert mirrors.explain(185.0)
+    assert mirrors.explains_refusal(185.0)
 
     high = mirrors.sent(0.0, 0.0)
     mirrors.read(0.0, high, [tokens(1_000.0)])
-    assert not mirrors.explain(300.0)
-    assert mirrors.explain(340.0)  # 700 left
+    assert not mirrors.explains_refusal(300.0)
+    assert mirrors.explains_refusal(340.0)  # 700 left
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_readings_that_cannot_be_are_ignored(reading: QuotaReading) -> None:
 def test_empty_bucket_explains_a_refusal_and_a_full_one_does_not() -> None:
     mirrors = Mirrors()
     mirrors.read(0.0, mirrors.sent(0.0, 1.0), [QuotaReading(Quota.REQUESTS, 60.0, 60.0, 60.0, 0.0)])
-    assert not mirrors.explain(1.0)
+    assert not mirrors.explains_refusal(1.0)
 
     for _ in range(58):
         mirrors.sent(0.0, 1.0)
-    assert mirrors.explain(1.0)
+    assert mirrors.explains_refusal(1.0)
 
 
 def test_headers_that_say_never_are_believed_for_a_quarter_of_an_hour() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.admission.requests.adaptive.mode import ModeDetector
+from penstock.admission.requests.adaptive.rate import ModeDetector
 from penstock.admission.requests.algorithm import LimitMode
 
 
@@ -103,13 +103,13 @@ def test_limit_that_was_sure_and_is_another_teaches_nothing() -> None:
 def test_doors_that_open_and_close_are_a_rate() -> None:
     detector = ModeDetector()
 
-    assert [detector.closed_door(answers) for answers in (1, 5, 9)] == [False, False, True]
+    assert [detector.refused_when_idle(answers) for answers in (1, 5, 9)] == [False, False, True]
 
 
 def test_door_that_stays_closed_is_none() -> None:
     detector = ModeDetector()
 
-    assert not any(detector.closed_door(7) for _ in range(10))
+    assert not any(detector.refused_when_idle(7) for _ in range(10))
 
 
 def test_a_large_request_of_the_time_before_that_is_refused_now_is_no_rate_below_nothing() -> None:

@@ -25,7 +25,7 @@ def test_requests_are_a_gap_apart() -> None:
 
 def test_f50_at_most_two_leave_in_the_first_tenth_of_the_latency_after_a_pause() -> None:
     pacer = Pacer()
-    pacer.be_careful()
+    pacer.start_slowly()
     times = sends(pacer, 20, 0.001, 2.0, start=10.0)
 
     assert sum(time < 10.2 for time in times) == 2
@@ -34,7 +34,7 @@ def test_f50_at_most_two_leave_in_the_first_tenth_of_the_latency_after_a_pause()
 
 def test_after_a_pause_in_vain_the_first_one_goes_alone() -> None:
     pacer = Pacer()
-    pacer.be_careful(is_in_vain=True)
+    pacer.start_slowly(was_in_vain=True)
     times = sends(pacer, 3, 0.001, 2.0)
 
     assert times[1] - times[0] == pytest.approx(0.2)
@@ -59,11 +59,11 @@ def test_idle_time_gives_no_claim_to_a_burst() -> None:
 def test_pace_is_smoothed_and_loosened_within_bounds() -> None:
     pacer = Pacer()
     for _ in range(10):
-        pacer.smooth()
+        pacer.spread_out()
     assert pacer.gain == 1.2
 
     for _ in range(10):
-        pacer.loosen()
+        pacer.allow_bursts()
     assert pacer.gain == 3.0
 
 

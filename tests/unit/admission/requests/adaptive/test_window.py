@@ -55,7 +55,7 @@ def test_start_slows_down_at_a_size_that_a_second_reaches() -> None:
 
 def test_full_window_of_one_grows_at_the_start() -> None:
     made = window(most=1)
-    made.set_most(10)
+    made.set_maximum(10)
     for _ in range(100):
         made.advance(0.05, 1)
 
@@ -175,9 +175,9 @@ def test_a_shorter_latency_alone_does_not_make_it_grow() -> None:
 
 def test_a_full_window_grows_though_its_age_is_ahead_of_it() -> None:
     made = refused_at(100)
-    made.set_most(10)
+    made.set_maximum(10)
     made.advance(1.0, 10)
-    made.set_most(100)
+    made.set_maximum(100)
 
     for _ in range(10):
         made.advance(0.1, int(made.size))
@@ -270,7 +270,7 @@ def test_cut_by_latency_is_a_ceiling_that_is_probed_in_small_steps() -> None:
 
 def test_lower_maximum_holds_at_once() -> None:
     made = refused_at(50)
-    made.set_most(7)
+    made.set_maximum(7)
 
     assert made.size == 7
 
@@ -292,9 +292,9 @@ def test_seconds_until_are_exact(wanted: int) -> None:
 
 def test_it_does_not_say_that_it_grows_while_it_may_not() -> None:
     made = refused_at(50)
-    made.set_most(40)
+    made.set_maximum(40)
     made.advance(20.0, 40)
-    made.set_most(256)
+    made.set_maximum(256)
 
     assert made.seconds_until(41, may_probe=False) == inf
     made.advance(5.0, 40, may_probe=False)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admission.requests.token_bucket import TokenBucket
+from penstock.admission.requests.gate import TokenBucket
 from penstock.errors import UsageError
 
 
