@@ -49,15 +49,12 @@ class BudgetHold(WorkerObserver):
         self._clock = clock
         self._held_back = held_back  # is told of each task, once
         self.refusals: dict[str, BudgetRefusal] = {}
+        self.tasks: frozenset[str] = frozenset()  # those that are held back, here or elsewhere
         self._spans: dict[Budget, str] = {}  # the run or day in which each was used up
         self._elsewhere: dict[str, BudgetStop] = {}  # those that can be leased here still are
 
     def __repr__(self) -> str:
         return f"<BudgetHold of {', '.join(sorted(self.tasks)) or 'nothing'}>"
-
-    @property
-    def tasks(self) -> frozenset[str]:
-        return frozenset((*self.refusals, *self._elsewhere))
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
         calls = attempt.calls
@@ -69,6 +66,7 @@ class BudgetHold(WorkerObserver):
         if task in self.refusals:
             return
         self.refusals[task] = refusal
+        self.tasks |= {task}
         self._spans.setdefault(refusal.budget, refusal.budget.span(self._run_id, self._today()))
         log.warning("%s Task %r is held back; other tasks go on.", _cause(refusal), task)
         self._held_back(task)
@@ -76,6 +74,7 @@ class BudgetHold(WorkerObserver):
     def held_elsewhere(self, stops: Sequence[BudgetStop]) -> None:
         """Another worker of the run has ended so; what only it could serve is not waited for."""
         self._elsewhere.update({task: stop for stop in stops for task in stop.tasks})
+        self.tasks |= self._elsewhere.keys()
 
     async def stops(self) -> tuple[BudgetStop, ...]:
         """What ends the run, one for each budget, with the numbers of now."""

@@ -16,9 +16,9 @@ from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.spending import BudgetStop
+from penstock.worker.accounting import BottleneckProbe, CapacityRecord, RunRecord
 from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop
 from penstock.worker.attempt_log import AttemptLog
-from penstock.worker.bottleneck_probe import BottleneckProbe
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.cancellations import Cancellations
 from penstock.worker.completer import Completer
@@ -33,7 +33,6 @@ from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.recycling import Recycling
 from penstock.worker.registration import Registration
-from penstock.worker.run_record import CapacityRecord, RunRecord
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.status import StatusRow
 
@@ -110,7 +109,8 @@ class Worker(WorkerObserver):
     def _all_observers(self) -> Iterator[WorkerObserver]:
         """Whoever hears of its events, in this order: an end is first of all to be durable."""
         yield self._completer
-        yield self.hold
+        if self._parts.providers is not None:
+            yield self.hold
         yield BottleneckProbe(self._core)
         yield self._record.capacity
         yield self._record
