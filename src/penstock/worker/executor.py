@@ -40,6 +40,7 @@ from penstock.worker.parts import WorkerParts
 from penstock.worker.process_executor import RemoteValue
 from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.slot_lending import SlotLending
+from penstock.worker.task_protocol import RunJob
 
 ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
 
@@ -190,11 +191,10 @@ class JobExecutor:
     def _run_process(self, attempt: Attempt) -> None:
         if self._processes is None:
             raise InternalError("There is nobody who could start a process.")
+        context = attempt.context
+        order = self._kind(attempt).remote_order(context)
         attempt.kill = self._processes.submit(
-            attempt.context.job,
-            attempt.job.payload,
-            attempt.context._preflight,
-            self._kind(attempt).remote_order(attempt.context),
+            RunJob(context.job, attempt.job.payload, context._preflight, order),
             lambda: self._began(attempt),
             lambda value, error: self._finish(attempt, value, error),
         )

@@ -18,7 +18,7 @@ from penstock.model.run import CapacityValue
 from penstock.retry.policy import RetryPolicy
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
-from penstock.worker.process_executor import ProcessRunner
+from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.thread_executor import ThreadRunner
@@ -119,7 +119,7 @@ class WorkerParts:
     keeper: LeaseKeeper
     table: SlotTable
     threads: ThreadRunner
-    processes: ProcessRunner | None  # None: bodies of process tasks run where all others run
+    processes: ProcessPool | None  # None: bodies of process tasks run where all others run
     clock: Clock
     ids: IdSource
     policy: RetryPolicy

@@ -17,13 +17,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
-from penstock.definitions.context import JobInfo
 from penstock.errors import PayloadError, Skip
 from penstock.model.job import NewJob
 from penstock.process_identity import describe_exit
@@ -43,24 +41,6 @@ class RemoteValue(msgspec.Struct, frozen=True):
 
     encoded: Encoded
     enqueued: tuple[NewJob, ...]
-
-
-class ProcessRunner(Protocol):
-    """Runs a body in another process and reports its end on the loop."""
-
-    def submit(
-        self,
-        job: JobInfo,
-        payload: str,
-        preflight: Mapping[str, str],
-        order: str | None,
-        began: Callable[[], None],
-        done: Done,
-    ) -> Callable[[], None]:
-        """Start a body; the answer kills it. `began`: its process is there, its time counts."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class TaskProcess:
@@ -86,20 +66,11 @@ class TaskProcess:
         with contextlib.suppress(OSError):  # it is dead already: the answer will say so
             task_protocol.send(self._channel, order)
 
-    def run(
-        self,
-        job: JobInfo,
-        payload: str,
-        preflight: Mapping[str, str],
-        order: str | None,
-        began: Callable[[], None],
-    ) -> RemoteValue:
+    def run(self, call: task_protocol.RunJob, began: Callable[[], None]) -> RemoteValue:
         """Run one body; raises what it raised, or ProcessDied."""
         self._number += 1
         with contextlib.suppress(OSError):
-            task_protocol.send(
-                self._channel, task_protocol.RunJob(self._number, job, payload, preflight, order)
-            )
+            task_protocol.send(self._channel, msgspec.structs.replace(call, number=self._number))
         answer = self._hear()
         if isinstance(answer, task_protocol.Began):
             began()
@@ -170,19 +141,8 @@ class TaskProcess:
 class _Work:
     """One body on its way: where it runs, and whether it still may."""
 
-    def __init__(
-        self,
-        job: JobInfo,
-        payload: str,
-        preflight: Mapping[str, str],
-        order: str | None,
-        began: Callable[[], None],
-        done: Done,
-    ) -> None:
-        self.job = job
-        self.payload = payload
-        self.preflight = preflight
-        self.order = order
+    def __init__(self, call: task_protocol.RunJob, began: Callable[[], None], done: Done) -> None:
+        self.call = call
         self.began = began
         self.done = done
         self._lock = threading.Lock()
@@ -209,7 +169,7 @@ class _Work:
 
 
 class ProcessPool:
-    """Owns the task processes of one worker."""
+    """Owns the task processes of one worker, and reports the ends of bodies on its loop."""
 
     def __init__(self, order: task_protocol.TaskOrder, loop: asyncio.AbstractEventLoop) -> None:
         self._order = order
@@ -221,15 +181,10 @@ class ProcessPool:
         self._working: set[_Work] = set()
 
     def submit(
-        self,
-        job: JobInfo,
-        payload: str,
-        preflight: Mapping[str, str],
-        order: str | None,
-        began: Callable[[], None],
-        done: Done,
+        self, call: task_protocol.RunJob, began: Callable[[], None], done: Done
     ) -> Callable[[], None]:
-        work = _Work(job, payload, preflight, order, began, done)
+        """Start a body; the answer kills it. `began`: its process is there, its time counts."""
+        work = _Work(call, began, done)
         with self._lock:
             self._working.add(work)
             if self._idle:
@@ -251,8 +206,7 @@ class ProcessPool:
                     if process is None:
                         process = TaskProcess(self._order)
                     work.begin(process)
-                    began = partial(self._tell, work.began)
-                    value = process.run(work.job, work.payload, work.preflight, work.order, began)
+                    value = process.run(work.call, partial(self._tell, work.began))
                 except BaseException as raised:
                     error = raised
                 if process is not None and not (work.end() and process.fit):

@@ -34,11 +34,11 @@ class TaskOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
 class RunJob(msgspec.Struct, frozen=True, tag="run"):
     """One body to run; the number comes back with every answer to it."""
 
-    number: int
     job: JobInfo
     payload: str
     preflight: Mapping[str, str] = {}  # what preflights have for it, as strict JSON text
     slices: str | None = None  # of a job that builds slices: what it reads, and where it writes
+    number: int = 0
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
