@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from penstock.cli.app_inspect import outline_of
-from penstock.cli.target import Target
+from penstock.cli.target import Target, only_utf8
 from penstock.model.job import JobState
 from penstock.stores.open import keys_beginning
 from penstock.stores.store_future import aside, within
@@ -40,6 +40,18 @@ def complete_task(context: typer.Context, incomplete: str) -> list[str]:
     except Exception:  # a shell has no use for an error
         return []
     return _harmless(sorted(name for name in outline.tasks if name.startswith(incomplete)))
+
+
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="Only jobs of this task.",
+        autocompletion=complete_task,
+        callback=only_utf8,
+    ),
+]
 
 
 def complete_dataset(context: typer.Context, incomplete: str) -> list[str]:

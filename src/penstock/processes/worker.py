@@ -63,6 +63,12 @@ from penstock.worker.slot_table import SlotTable
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
 
+ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
+LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
+EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
+
+log = logging.getLogger("penstock.worker")
+
 
 class Lead(Protocol):
     """What the first worker does before the work: preflights, or the plan of a build."""
@@ -117,13 +123,6 @@ class CommandRelay:
                 self._worker.stop(Stopping.NOW)
             case protocol.Go():
                 pass  # it has begun
-
-
-ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
-LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
-EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
-
-log = logging.getLogger("penstock.worker")
 
 
 def main() -> None:

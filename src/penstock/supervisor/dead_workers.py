@@ -86,7 +86,11 @@ class DeadWorkers:
         except WORTH_RETRYING:
             return  # nobody waits any more; the lease ends by itself
         except PenstockError as error:
-            log.warning("The jobs of a dead worker come back when its lease ends: %s", error)
+            log.warning(
+                "Worker %d died unreported, so its jobs come back when its lease ends: %s",
+                dead.pid,
+                error,
+            )
 
     def _try(self, dead: DeadWorker) -> None:
         """Repeated after a doubt it changes nothing: a worker that has ended holds nothing."""

@@ -15,6 +15,10 @@ from penstock.stores.protocol import Store
 from penstock.stores.store_future import Question
 from penstock.supervisor.protocol import Checking
 
+KEYS = "keys"  # what the selector calls them
+
+log = logging.getLogger("penstock.supervisor")
+
 
 class RunCommand(StrEnum):
     """A command that a person may give to a run while it goes."""
@@ -64,11 +68,6 @@ class Display(Protocol):
     def close(self, run_id: str | None) -> None:
         """Say what the run did; nothing without a name: it failed, or its store is unreachable."""
         ...
-
-
-KEYS = "keys"  # what the selector calls them
-
-log = logging.getLogger("penstock.supervisor")
 
 
 class KeyboardCommands:

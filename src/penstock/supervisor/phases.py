@@ -27,12 +27,16 @@ from penstock.supervisor.protocol import (
     RunSpec,
 )
 
+EXIT_PREFLIGHT_FAILED = 3
+NAMES_MAX = 5  # of preflights in one sentence
 DEATHS_MAX = 5  # processes that may die before nobody looks any more
 
 BLOCKS = (
     "it had not ended by preflight_timeout and could not be stopped: it blocks the event loop; use "
     "`await`, or make it a `def` preflight, which runs in a thread"
 )
+
+log = logging.getLogger("penstock.supervisor")
 
 
 class PreflightCrashes:
@@ -91,12 +95,6 @@ class BudgetStops:
             return bool(self._stops)
         held = {task for stop in self._stops.values() for task in stop.tasks}
         return any(sum(outlook.open_by_task.get(task, {}).values()) for task in held)
-
-
-EXIT_PREFLIGHT_FAILED = 3
-NAMES_MAX = 5  # of preflights in one sentence
-
-log = logging.getLogger("penstock.supervisor")
 
 
 class Phase(Enum):

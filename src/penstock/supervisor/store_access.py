@@ -36,7 +36,14 @@ from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.slot_table import SlotTable
 
 RENEWED_PAST_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
+REPORT_SECONDS = 10.0  # how long the end of a run waits for reports of dead workers
+UNREACHABLE_SECONDS = 1.0  # the same while the store is unreachable
+ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
+READ_FAILS = "The store cannot be read"
 
+OpenStore = Callable[[str, str], Store]
+
+log = logging.getLogger("penstock.supervisor")
 beat_log = logging.getLogger("penstock.beat")
 
 
@@ -116,16 +123,6 @@ class LeaseHeartbeat(RepeatingThread):
             except ValueError:
                 continue
         return len(alive)
-
-
-REPORT_SECONDS = 10.0  # how long the end of a run waits for reports of dead workers
-UNREACHABLE_SECONDS = 1.0  # the same while the store is unreachable
-ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
-READ_FAILS = "The store cannot be read"
-
-log = logging.getLogger("penstock.supervisor")
-
-OpenStore = Callable[[str, str], Store]
 
 
 class StoreAccess:

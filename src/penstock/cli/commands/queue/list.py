@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from penstock.cli.commands.queue.show import document_of
-from penstock.cli.completion import complete_state, complete_task
+from penstock.cli.completion import TaskOption, complete_state
 from penstock.cli.target import (
     COUNTED_MAX,
     AppOption,
     JsonOption,
     StoreOption,
     Target,
-    only_utf8,
     warn_of_unknown_task,
 )
 from penstock.model.dataset import task_name
@@ -42,16 +41,7 @@ def list_jobs(
             autocompletion=complete_state,
         ),
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            metavar="TASK",
-            help="Only jobs of this task.",
-            autocompletion=complete_task,
-            callback=only_utf8,
-        ),
-    ] = None,
+    task: TaskOption = None,
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=1, max=COUNTED_MAX, metavar="N", help="At most so many."),

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.completion import complete_task
+from penstock.cli.completion import TaskOption
 from penstock.cli.target import (
     COUNTED_MAX,
     AppOption,
     JsonOption,
     StoreOption,
     Target,
-    only_utf8,
     warn_of_unknown_task,
 )
 from penstock.operate import retry
@@ -23,16 +22,7 @@ from penstock.terminal_text import print_document, say, warn
 
 
 def retry_failed(
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            metavar="TASK",
-            help="Only jobs of this task.",
-            autocompletion=complete_task,
-            callback=only_utf8,
-        ),
-    ] = None,
+    task: TaskOption = None,
     max_attempts: Annotated[
         int | None,
         typer.Option(
