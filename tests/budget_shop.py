@@ -11,7 +11,7 @@ from typing import Any
 from penstock import Context, Penstock
 from penstock.clock import MICROSECONDS
 from penstock.config.load import load_settings
-from penstock.model.spending import Account, Amount, Balance, Period, day_of
+from penstock.model.spending import Account, Amount, Balance, Period, utc_day
 from penstock.testing import Harness
 from penstock.testing.simulated_provider import (
     ProviderRules,
@@ -95,7 +95,7 @@ class BudgetShop:
 
 def today(t: Harness, scope: str = "all") -> Balance:
     """What an account of the day holds; harnesses run on one day, unless they sleep long."""
-    day = day_of(round(t.clock.now() * MICROSECONDS))
+    day = utc_day(round(t.clock.now() * MICROSECONDS))
     account = Account(scope, Period.DAY, day)
     found = [one for one in t.store.balances([day]).result() if one.account == account]
     return found[0] if found else Balance(account, Amount(), Amount())

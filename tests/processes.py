@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.process_identity import own_mark
+from penstock.process_identity import own_identity
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NURSERY_NAME = b"nursery"  # of what tests.forked puts beside a supervisor
@@ -103,7 +103,7 @@ def _fields(pid: int) -> list[str]:
 
 def mark_of_the_dead() -> str:
     """The mark of a process of this machine that has ended."""
-    place, _, began = own_mark().rsplit(" ", 2)
+    place, _, began = own_identity().rsplit(" ", 2)
     with subprocess.Popen(["true"]) as process:
         pid = process.pid
     return f"{place} {pid} {began}"

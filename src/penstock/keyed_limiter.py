@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """KeyedLimiter: a semaphore per key for task code, on event loops and in threads.
 
-`KeyedTurns` decides under one short lock; `KeyedLimiter` waits and wakes outside of it. Loops and
+`KeyedSlots` decides under one short lock; `KeyedLimiter` waits and wakes outside of it. Loops and
 threads stand in the same line. A waiter that is cancelled, timed out or interrupted leaves it; if
 it had been served meanwhile, the slot goes on to the next one, so none is ever lost.
 """
@@ -45,7 +45,7 @@ class _Line(Generic[W]):
         self.waiting: OrderedDict[W, None] = OrderedDict()  # first come first; any may leave
 
 
-class KeyedTurns(Generic[W]):
+class KeyedSlots(Generic[W]):
     """Owns who holds and who waits, first come first served per key.
 
     Every method is O(1), plus the waiters that it serves. Does not wake anybody: it returns the
@@ -222,7 +222,7 @@ class KeyedLimiter:
     """
 
     def __init__(self, default_limit: int, per_key: Mapping[str, int] | None = None) -> None:
-        self._turns: KeyedTurns[_Waiter] = KeyedTurns(default_limit, per_key)
+        self._turns: KeyedSlots[_Waiter] = KeyedSlots(default_limit, per_key)
         # Guards the turns; nothing waits or wakes while it is held. The garbage collector may end
         # a forgotten coroutine, and so give a slot back, in the midst of a decision of the same
         # thread: so the lock can be taken twice, and what comes in the midst is done at the end.

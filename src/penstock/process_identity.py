@@ -18,7 +18,7 @@ _DEAD = ("Z", "X", "x")  # states of a process that only its parent still asks a
 _STATE, _BEGAN = 0, 19  # fields of /proc/PID/stat, after the name
 
 
-def own_mark() -> str:
+def own_identity() -> str:
     """The mark of this process."""
     pid = os.getpid()
     try:

@@ -44,7 +44,7 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def one_sentence(text: str) -> str:
+def one_line(text: str) -> str:
     """A message on one line: line breaks become spaces, the rest is escaped."""
     return escaped(" ".join(text.split()))
 
@@ -79,10 +79,10 @@ def print_error(text: str) -> None:
 
 def print_document(document: Mapping[str, object]) -> None:
     """Print the one JSON document of a command."""
-    write(document_text(document, indent=2) + "\n")
+    write(format_document(document, indent=2) + "\n")
 
 
-def document_text(document: Mapping[str, object], *, indent: int) -> str:
+def format_document(document: Mapping[str, object], *, indent: int) -> str:
     """A JSON document that a terminal may be shown; an indent of 0 is one line."""
     return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=indent).decode())
 
@@ -104,12 +104,12 @@ def write(text: str) -> bool:
     except OSError as error:
         if error.errno not in _NOBODY_READS:
             raise PenstockError(f"Standard output cannot be written: {error.strerror}.") from None
-        send_nowhere(sys.stdout)
+        redirect_to_devnull(sys.stdout)
         return False
     return True
 
 
-def send_nowhere(stream: TextIO) -> None:
+def redirect_to_devnull(stream: TextIO) -> None:
     """Its reader has seen enough: what it holds and gets must not change the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
@@ -140,7 +140,7 @@ def is_open(stream: TextIO) -> bool:
     return how & os.O_ACCMODE != os.O_WRONLY
 
 
-def make_streams_forgiving() -> None:
+def escape_unencodable_output() -> None:
     """Show what a stream's encoding cannot hold as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)  # a test may have replaced the stream
@@ -155,7 +155,7 @@ def iso_time(micros: int | None) -> str | None:
     return to_datetime(micros).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration for people: 0.4 s, 12 s, 3:20, 2:03:20."""
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -165,7 +165,9 @@ def span(seconds: float) -> str:
     return text.removeprefix("0:").removeprefix("0")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, left: int = 1) -> list[str]:
+def format_table(
+    head: Sequence[str], rows: Iterable[Sequence[str | int]], *, left: int = 1
+) -> list[str]:
     """Lines of a plain table; the first `left` columns are texts, the others stand on the right."""
     cells = [
         [f"{cell:,}" if isinstance(cell, int) else escaped(cell) for cell in row] for row in rows
@@ -180,7 +182,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, left: int
     ]
 
 
-def dollars(micros: int) -> str:
+def format_dollars(micros: int) -> str:
     """Money for people: $0.0042, $0.02, $1,204.50."""
     amount = micros / 1_000_000
     if abs(amount) >= 1:
@@ -189,8 +191,8 @@ def dollars(micros: int) -> str:
     return f"${whole}.{part.rstrip('0'):0<2}"
 
 
-def spent_words(micros: int, tokens: int) -> str:
+def format_spending(micros: int, tokens: int) -> str:
     """What was spent: money where prices are known, else the tokens that were counted."""
     if micros:
-        return dollars(micros)
+        return format_dollars(micros)
     return f"{tokens:,} tokens" if tokens else "nothing"

@@ -15,7 +15,7 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import Account, Amount, Balance, Budget, Period, accounts_of, day_of
+from penstock.model.spending import Account, Amount, Balance, Budget, Period, accounts_of, utc_day
 from tests.contract.world import StoreWorld
 
 RUN = "run-1"
@@ -122,7 +122,7 @@ def balance(world: StoreWorld, account: Account = WHOLE_RUN) -> Balance:
 
 
 def today(world: StoreWorld) -> str:
-    return day_of(world.clock.now_micros)
+    return utc_day(world.clock.now_micros)
 
 
 def all_accounts(world: StoreWorld, run_id: str = RUN) -> tuple[Account, ...]:

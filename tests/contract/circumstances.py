@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from penstock.model.job import Edge, EdgeKind, JobState, finished
-from penstock.model.views import Circumstances, Dependency, HeldKey, Holder
+from penstock.model.views import Dependency, HeldKey, Holder, JobContext
 from penstock.stores.protocol import DEPENDENCIES_SHOWN, HOLDERS_SHOWN
 from tests.contract.world import StoreWorld, ref
 
 
-def _of(world: StoreWorld, key: str) -> Circumstances:
-    found = world.store.circumstances(key).result()
+def _of(world: StoreWorld, key: str) -> JobContext:
+    found = world.store.job_context(key).result()
     assert found is not None
     return found
 
 
 def test_circumstances_of_an_unknown_key_are_none(store_world: StoreWorld) -> None:
-    assert store_world.store.circumstances("x").result() is None
+    assert store_world.store.job_context("x").result() is None
 
 
 def test_circumstances_of_a_free_job_are_its_row_and_the_time(store_world: StoreWorld) -> None:

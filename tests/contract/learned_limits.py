@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.model.provider import ProviderModelKey
-from penstock.model.views import KeptLimit
+from penstock.model.views import StoredLimit
 from penstock.stores.protocol import LEARNED_SECONDS
 from tests.contract.world import StoreWorld
 
@@ -27,7 +27,7 @@ def test_what_was_learned_is_there_with_its_time(store_world: StoreWorld) -> Non
 
     (found,) = store_world.store.learned().result()
     assert (found.key, found.document) == (GPT, '{"ceiling": 12}')
-    assert isinstance(found, KeptLimit)
+    assert isinstance(found, StoredLimit)
     assert isinstance(found.key, ProviderModelKey)
     assert found.learned_at >= now
 

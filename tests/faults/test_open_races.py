@@ -238,7 +238,7 @@ def test_f72_a_reader_of_what_a_newer_process_has_written_does_not_call_it_damag
 
     for _ in range(2):
         with pytest.raises(SchemaTooNew, match=f"brought to schema {NEWEST + 1}"):
-            old.circumstances("k0").result()
+            old.job_context("k0").result()
     old.close()
 
 

@@ -26,16 +26,16 @@ from penstock.model.lease import (
 )
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import (
-    Circumstances,
     EndMark,
     EnqueueReport,
-    KeptLimit,
+    JobContext,
     Outlook,
     Progress,
     Retried,
     RetryCounts,
     Settled,
     Stats,
+    StoredLimit,
     WorkerView,
 )
 from penstock.model.worker import Inbox
@@ -334,7 +334,7 @@ class MemoryStore(DatasetOperations):
         return jobs_of(self._tables, wanted, after_id, limit)
 
     @operation
-    def circumstances(self, key: str) -> Circumstances | None:
+    def job_context(self, key: str) -> JobContext | None:
         row = self._tables.by_key.get(key)
         return None if row is None else circumstances_of(self._tables, row, self._now())
 
@@ -389,7 +389,7 @@ class MemoryStore(DatasetOperations):
         self._learned.save(limits, self._now())
 
     @operation
-    def learned(self) -> list[KeptLimit]:
+    def learned(self) -> list[StoredLimit]:
         return self._learned.newest()
 
     # What is said to a worker

@@ -21,7 +21,7 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, day_of
+from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, utc_day
 from penstock.model.views import Progress
 from penstock.stores.call_rules import NOTHING, ZERO, CallBook, CallRow, Change, Sums
 from penstock.stores.protocol import CALLS_SLICE, DAYS_KEPT
@@ -115,7 +115,7 @@ class Calls:
     def prune(self, before: int, after: JobId, now: int) -> tuple[Progress, JobId]:
         seen = list(islice(self._jobs.above(after), CALLS_SLICE))
         if not seen:
-            first = day_of(now - DAYS_KEPT * DAY_MICROS)
+            first = utc_day(now - DAYS_KEPT * DAY_MICROS)
             self._forget_accounts(lambda one: one.period is Period.DAY and one.span < first)
         count = sum(self.forget(job) for job in seen if self._ended_before(job, before))
         return Progress(count, more=bool(seen)), seen[-1] if seen else after

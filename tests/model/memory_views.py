@@ -10,7 +10,7 @@ from itertools import islice
 from penstock.clock import MICROSECONDS
 from penstock.model.job import TERMINAL, Job, JobId, JobKind, JobState, kind_of_name
 from penstock.model.lease import JobRef
-from penstock.model.views import Circumstances, Dependency, HeldKey, Holder, Outlook, Stats
+from penstock.model.views import Dependency, HeldKey, Holder, JobContext, Outlook, Stats
 from penstock.stores.protocol import (
     DELAYED_IN_STATS,
     DEPENDENCIES_SHOWN,
@@ -72,11 +72,11 @@ def outlook_of(
     )
 
 
-def circumstances_of(tables: Tables, row: JobRow, now: int) -> Circumstances:
+def circumstances_of(tables: Tables, row: JobRow, now: int) -> JobContext:
     """A job with what it waits for."""
     needs = sorted(row.needs, key=lambda need: (need not in row.open, need.parent))
     blamed = None if row.skipped_by is None else tables.jobs.get(row.skipped_by)
-    return Circumstances(
+    return JobContext(
         job=row.as_job(),
         now=now,
         dependencies=tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.model.journal import Answer, CallFigures, CallKey, CallRecord, CallState, Intent
-from penstock.model.spending import Amount, Budget, Period, day_of
+from penstock.model.spending import Amount, Budget, Period, utc_day
 
 #: Spent, reserved (micros, tokens each), bought, reused, resent, estimated.
 Entry = tuple[int, int, int, int, int, int, int, int]
@@ -63,9 +63,9 @@ class JournalModel:
             return "stale"
         if call is not None and call.intent.token > intent.token:
             return "stale"
-        sums = sums_of(intent, day_of(now))
+        sums = sums_of(intent, utc_day(now))
         for budget in budgets:
-            span = intent.run_id if budget.period == Period.RUN else day_of(now)
+            span = intent.run_id if budget.period == Period.RUN else utc_day(now)
             where = (budget.scope, str(budget.period), span)
             if where not in sums:
                 continue

@@ -22,14 +22,14 @@ from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInf
 from penstock.model.run import LimitKind
 from penstock.model.worker import WorkerStatus
 from penstock.observe.explain import Advice, RunFacts, Unreadable, advise, run_facts
-from penstock.process_identity import own_mark
+from penstock.process_identity import own_identity
 from penstock.stores.store_future import Reply
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
 
 URL = "http://simulated.invalid"
 RIGHT_PERCENT = 80
-_PLACE, _PID, _BEGAN = own_mark().rsplit(" ", 2)
+_PLACE, _PID, _BEGAN = own_identity().rsplit(" ", 2)
 MARK_OF_NOBODY = f"{_PLACE} {_PID} {int(_BEGAN) - 1}"  # this number was another process's
 
 Simulations = Mapping[str, SimulatedProvider]

@@ -34,7 +34,7 @@ from penstock.model.lease import (
     LeaseRequest,
     WorkerInfo,
 )
-from penstock.model.spending import Account, Amount, Budget, Period, day_of
+from penstock.model.spending import Account, Amount, Budget, Period, utc_day
 from penstock.model.views import FIRST_END
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.store import SqliteStore
@@ -293,7 +293,7 @@ class JournalMachine(RuleBasedStateMachine):
     def reused(self, pick: int, name: str) -> None:
         key = self.known(pick, name)
         known = self.model.calls.get(key)
-        sums = sums_of(known.intent, day_of(self.now)) if known is not None else []
+        sums = sums_of(known.intent, utc_day(self.now)) if known is not None else []
         accounts = [Account(scope, Period(period), span) for scope, period, span in sums]
         self.store.reused([key], accounts).result()
         self.model.reused(key, sums)
@@ -306,7 +306,7 @@ class JournalMachine(RuleBasedStateMachine):
             assert self.store.calls(job).result() == self.model.records(job)
             assert self.store.call_figures(job).result() == self.model.figures(job)
         assert self.store.call_figures(None).result() == self.model.figures(None)
-        spans = ["r1", "r2", day_of(self.now)]
+        spans = ["r1", "r2", utc_day(self.now)]
         for balance in self.store.balances(spans).result():
             scope, period, span = balance.account
             counts = balance.bought, balance.reused, balance.resent, balance.estimated

@@ -17,11 +17,11 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.views import WorkerView
 from penstock.model.worker import (
-    JobStanding,
+    LeasePhase,
+    LeaseReport,
     SlotUse,
-    Standing,
     WorkerStatus,
-    read_standing,
+    read_lease_report,
     read_status,
 )
 from penstock.worker.parts import Stopping
@@ -57,12 +57,12 @@ def status(world: World) -> WorkerStatus:
     return found
 
 
-async def standing(world: World, key: str) -> JobStanding:
+async def standing(world: World, key: str) -> LeaseReport:
     """What the worker says of a job's lease, within a second."""
     job = world.job(key)
     number = world.store.ask(job.worker or view(world).id, JobRef(job.id, job.token)).result()
     await asyncio.sleep(1)
-    found = read_standing(world.store.answer_to(number).result())
+    found = read_lease_report(world.store.answer_to(number).result())
     assert found is not None
     return found
 
@@ -136,7 +136,7 @@ def test_a_question_about_a_running_job_is_answered_with_its_times() -> None:
 
         said = await standing(world, "n")
 
-        assert said.standing is Standing.RUNNING
+        assert said.standing is LeasePhase.RUNNING
         assert said.since_at is not None
         assert said.deadline_at is not None
         assert said.deadline_at - said.since_at == pytest.approx(100 * MICROSECONDS, abs=1_000)
@@ -157,8 +157,8 @@ def test_a_question_about_a_leased_job_that_waits_is_answered_with_what_it_waits
         leased = [f"n{n:02}" for n in range(20) if world.job(f"n{n:02}").worker is not None]
         said = [await standing(world, key) for key in leased]
 
-        waiting = [found for found in said if found.standing is Standing.WAITING]
-        assert len([found for found in said if found.standing is Standing.RUNNING]) == 2
+        waiting = [found for found in said if found.standing is LeasePhase.WAITING]
+        assert len([found for found in said if found.standing is LeasePhase.RUNNING]) == 2
         assert len(waiting) == len(leased) - 2 > 0
         assert waiting[0].denied is not None
         assert (waiting[0].denied.reason, waiting[0].denied.resource) == ("no_capacity", "async")
@@ -180,7 +180,7 @@ def test_a_question_about_a_job_that_was_told_to_stop_says_that_its_body_goes_on
         await asyncio.sleep(10)
         given_up = await standing(world, "c")
 
-        assert (told.standing, given_up.standing) == (Standing.STOPPING,) * 2
+        assert (told.standing, given_up.standing) == (LeasePhase.STOPPING,) * 2
         assert told.deadline_at is not None
         assert given_up.deadline_at is None
         worker.stop(Stopping.NOW)
@@ -196,7 +196,7 @@ def test_a_question_about_a_lease_that_it_does_not_have_is_answered_as_well() ->
         run = world.start(world.worker())
         await asyncio.sleep(2)
 
-        assert (await standing(world, "later")).standing is Standing.UNKNOWN
+        assert (await standing(world, "later")).standing is LeasePhase.UNKNOWN
         await run
 
     simulate(make_app(), main, **SLOTS)

@@ -9,12 +9,13 @@ import sys
 
 import pytest
 
-from penstock.process_identity import UNKNOWN, is_gone, own_mark
+from penstock.process_identity import UNKNOWN, is_gone, own_identity
 
-pytestmark = pytest.mark.skipif(own_mark() == UNKNOWN, reason="this system tells no marks")
+pytestmark = pytest.mark.skipif(own_identity() == UNKNOWN, reason="this system tells no marks")
 
 CHILD = (
-    "import sys; from penstock.process_identity import own_mark; print(own_mark(), flush=True); "
+    "import sys; from penstock.process_identity import own_identity; "
+    "print(own_identity(), flush=True); "
 )
 
 
@@ -33,11 +34,11 @@ def test_a_process_that_runs_is_not_gone_and_one_that_was_killed_is() -> None:
         buried = child.wait() and is_gone(mark)
 
     assert (alive, buried) == (False, True)
-    assert not is_gone(own_mark())
+    assert not is_gone(own_identity())
 
 
 def test_a_number_that_is_used_again_is_another_process() -> None:
-    place, pid, began = own_mark().rsplit(" ", 2)
+    place, pid, began = own_identity().rsplit(" ", 2)
 
     assert is_gone(f"{place} {pid} {int(began) - 1}")
 
@@ -52,15 +53,15 @@ def test_nothing_is_known_of_processes_elsewhere(mark: str) -> None:
 
 @pytest.mark.parametrize("pid", ["0", "-1", "x", "1" * 30])
 def test_a_number_that_is_none_is_nobodys(pid: str) -> None:
-    place, _, began = own_mark().rsplit(" ", 2)
+    place, _, began = own_identity().rsplit(" ", 2)
 
     assert not is_gone(f"{place} {pid} {began}")
 
 
 def test_a_number_of_another_namespace_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, pid, began = own_mark().rsplit(" ", 2)
+    place, pid, began = own_identity().rsplit(" ", 2)
     of_a_process_that_ended = f"{place} {pid} {int(began) - 1}"
     monkeypatch.setattr("os.getpid", lambda: int(pid) + 1)  # /proc has us under another number
 
-    assert own_mark() == UNKNOWN
+    assert own_identity() == UNKNOWN
     assert not is_gone(of_a_process_that_ended)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.terminal_text import (
-    dollars,
     escaped,
+    format_dollars,
+    format_duration,
+    format_spending,
+    format_table,
     iso_time,
-    one_sentence,
+    one_line,
     print_document,
-    span,
-    spent_words,
-    table,
 )
 
 
@@ -32,7 +32,7 @@ def test_printable_text_stays_as_it_is() -> None:
 
 
 def test_a_sentence_has_one_line() -> None:
-    assert one_sentence("first\n  second\x07 ") == "first second\\x07"
+    assert one_line("first\n  second\x07 ") == "first second\\x07"
 
 
 def test_a_document_on_a_terminal_is_json_without_orders(
@@ -65,11 +65,11 @@ def test_times_are_iso_in_utc() -> None:
     ],
 )
 def test_spans_are_short(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_tables_align_numbers_on_the_right() -> None:
-    assert table(["", "done"], [["all", 1234], ["a\x1b", 5]]) == [
+    assert format_table(["", "done"], [["all", 1234], ["a\x1b", 5]]) == [
         "        done",
         "all    1,234",
         "a\\x1b      5",
@@ -88,7 +88,7 @@ def test_tables_align_numbers_on_the_right() -> None:
     ],
 )
 def test_money_is_short(micros: int, text: str) -> None:
-    assert dollars(micros) == text
+    assert format_dollars(micros) == text
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_money_is_short(micros: int, text: str) -> None:
     [(2_500_000, 7, "$2.50"), (0, 1_234, "1,234 tokens"), (0, 0, "nothing")],
 )
 def test_without_prices_tokens_are_what_was_spent(micros: int, tokens: int, words: str) -> None:
-    assert spent_words(micros, tokens) == words
+    assert format_spending(micros, tokens) == words

@@ -26,7 +26,7 @@ from penstock.model.dataset import SliceMarks, built_as
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
 from penstock.planning.build_plan import check_build, plan_build
 from penstock.planning.units import DaemonPlan
-from penstock.process_identity import own_mark
+from penstock.process_identity import own_identity
 from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.worker import embedded
 from penstock.worker.embedded import EmbeddedRun, RunReport
@@ -173,7 +173,7 @@ class Runner:
         build = Build(
             build_scope(registry.name, registry.datasets, root),
             request,
-            LockHolder(run_id, own_mark(), ttl),
+            LockHolder(run_id, own_identity(), ttl),
             store,
             clock,
             rand=ids.random,

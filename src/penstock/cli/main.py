@@ -16,11 +16,11 @@ from penstock.cli.lazy_command import CommandTable, Invocation, LazyGroup, impor
 from penstock.errors import PenstockError, UsageError
 from penstock.logs import LogFormat, LogLevel, set_up_logging
 from penstock.terminal_text import (
-    make_streams_forgiving,
-    one_sentence,
+    escape_unencodable_output,
+    one_line,
     open_missing_streams,
+    redirect_to_devnull,
     say,
-    send_nowhere,
     warn,
     warn_of_traceback,
 )
@@ -151,14 +151,14 @@ def import_command(arguments: list[str]) -> None:
 def run(arguments: list[str] | None = None) -> None:
     """The console script: run a command, tell an error in one sentence, end with a code."""
     open_missing_streams()
-    make_streams_forgiving()
+    escape_unencodable_output()
     typed = sys.argv[1:] if arguments is None else arguments
     code = _run(_globals_first(typed), debug="--debug" in typed)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:  # or the interpreter would fail over it again, and end with 120
-            send_nowhere(stream)
+            redirect_to_devnull(stream)
         except ValueError:
             continue
     sys.exit(code)
@@ -184,12 +184,12 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 def _tell(error: Exception) -> int:
     """Say what went wrong, and whose move it is by the code."""
     if isinstance(error, PenstockError):
-        warn(one_sentence(str(error)))
+        warn(one_line(str(error)))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     if isinstance(error, _TYPER_USAGE_ERROR):
         _tell_usage(error)
         return EXIT_USAGE
-    text = one_sentence(f"{type(error).__name__}: {error}".rstrip(": ."))
+    text = one_line(f"{type(error).__name__}: {error}".rstrip(": ."))
     warn(f"{text}. This is our bug: run with --debug, and report what it prints.")
     return EXIT_FAILED
 
@@ -201,7 +201,7 @@ def _tell_usage(error: Exception) -> None:
     if "\n" in message:  # no command was given: the message is the help
         warn(message)
         return
-    warn(f"{one_sentence(message).rstrip('.')}. See '{command} --help'.")
+    warn(f"{one_line(message).rstrip('.')}. See '{command} --help'.")
 
 
 def _globals_first(arguments: list[str]) -> list[str]:

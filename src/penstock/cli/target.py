@@ -19,7 +19,7 @@ from penstock.config.find_app import find_app
 from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
 from penstock.errors import PenstockError, StoreMissing, UsageError
 from penstock.model.run import RunPart
-from penstock.model.worker import answering
+from penstock.model.worker import responsive_workers
 from penstock.observe.explain import RunFacts, Unreadable, run_facts
 from penstock.operate.actions import unknown_task
 from penstock.process_identity import is_gone
@@ -42,7 +42,7 @@ RunOption = Annotated[
 def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFacts]:
     """What the workers of a run left behind; a sentence if there is nothing."""
     parts = store.run_parts(run_id).result()
-    workers = answering(store.workers().result(), is_gone) if parts else []
+    workers = responsive_workers(store.workers().result(), is_gone) if parts else []
     alive = {one.id for one in workers if one.alive and one.run_id == parts[0].run_id}
     facts = run_facts(parts, alive=alive)
     url = redacted(store.url)

@@ -25,7 +25,7 @@ from penstock.config.settings import ProviderSettings, Settings, micros_of
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import ASYNC, PROCESS, THREAD
 from penstock.model.run import CapacityFact, CapacityValue, missing
-from penstock.model.spending import usd
+from penstock.model.spending import format_usd
 from penstock.redaction.secrets import REDACTED, redacted
 
 LIST_LENGTH_MAX = 100  # characters of a list that are shown
@@ -62,7 +62,7 @@ def _shown(name: str, value: object) -> str | int | float | None:
     if isinstance(value, int | float) or value is None:
         return value
     if isinstance(value, Decimal):
-        return usd(micros_of(value))
+        return format_usd(micros_of(value))
     if isinstance(value, list):
         value = _listed(value)
     return REDACTED if is_secret(name) else redacted(str(value))

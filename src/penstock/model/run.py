@@ -89,7 +89,7 @@ class CauseTime(msgspec.Struct, frozen=True):
     level: float | None = None  # where the limit stood, averaged over that time
 
 
-class Doing(msgspec.Struct, frozen=True):
+class ActivityTime(msgspec.Struct, frozen=True):
     """What attempts did, in seconds summed over them."""
 
     kind: LimitKind  # own code, latency, or what a permit was waited for
@@ -138,7 +138,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     solo: bool = False  # it ran suspects only
     stops: tuple[BudgetStop, ...] = ()  # budgets that ended it before its work was done
     causes: tuple[CauseTime, ...] = ()  # one at each instant: they add up to its time
-    doing: tuple[Doing, ...] = ()
+    doing: tuple[ActivityTime, ...] = ()
     ended: int = 0  # attempts whose ends are durable
     refused: int = 0  # ends that the store did not take
     retries: int = 0  # attempts that failed and may be tried again

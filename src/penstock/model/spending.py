@@ -26,14 +26,14 @@ class Amount(NamedTuple):
     tokens: int = 0
 
 
-def dollars(micros: int) -> str:
+def format_exact_dollars(micros: int) -> str:
     """Money for people, exactly: `$20.00`, `$0.000125`."""
     sign, rest = "-" if micros < 0 else "", abs(micros)
     cents = f"{rest % MICROS:06d}".rstrip("0").ljust(2, "0")
     return f"{sign}${rest // MICROS:,}.{cents}"
 
 
-def usd(micros: int) -> str:
+def format_usd(micros: int) -> str:
     """Dollars as an exact decimal text, for documents and files: `20`, `0.000125`."""
     text = f"{abs(micros) // MICROS}.{abs(micros) % MICROS:06d}".rstrip("0").rstrip(".")
     return f"-{text}" if micros < 0 else text
@@ -54,7 +54,7 @@ class Account(NamedTuple):
     span: str  # a run id, or a day as 2026-11-16
 
 
-def day_of(micros: int) -> str:
+def utc_day(micros: int) -> str:
     """The day of UTC in which a time lies."""
     return datetime.fromtimestamp(micros // 1_000_000, UTC).date().isoformat()
 
@@ -111,7 +111,7 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
         """Of an amount what this budget counts: `$1.50 and 20,000 tokens`."""
         words = []
         if self.micros is not None:
-            words.append(dollars(amount.micros))
+            words.append(format_exact_dollars(amount.micros))
         if self.tokens is not None:
             words.append(f"{amount.tokens:,} tokens")
         return " and ".join(words)
@@ -129,7 +129,7 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
         """
         said = []
         if self.micros is not None:
-            said.append(_setting(f"{self.name}.usd", usd(self.micros), self.usd_from))
+            said.append(_setting(f"{self.name}.usd", format_usd(self.micros), self.usd_from))
         if self.tokens is not None:
             said.append(_setting(f"{self.name}.tokens", str(self.tokens), self.tokens_from))
         return " and ".join(said)

@@ -68,7 +68,7 @@ class HeldKey(msgspec.Struct, frozen=True):
     holders: tuple[Holder, ...]  # a bounded number, by id
 
 
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+class JobContext(msgspec.Struct, frozen=True, kw_only=True):
     """One job with everything in the store that it may depend on."""
 
     job: Job
@@ -202,7 +202,7 @@ class EndMark(NamedTuple):
 FIRST_END = EndMark(-1, 0)
 
 
-class KeptLimit(msgspec.Struct, frozen=True):
+class StoredLimit(msgspec.Struct, frozen=True):
     """What a run has learned about one model of a provider."""
 
     key: ProviderModelKey

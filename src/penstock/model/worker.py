@@ -127,7 +127,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         return _bounded(self, self)
 
 
-class Standing(StrEnum):
+class LeasePhase(StrEnum):
     """Where a lease is in its worker."""
 
     RUNNING = "running"
@@ -143,7 +143,7 @@ class WorkProgress(msgspec.Struct, frozen=True):
     done: float
     total: float | None = None
 
-    def words(self) -> str:
+    def format(self) -> str:
         """12 of 40 (30%); 12 if nobody knows of how many."""
         if self.total is None:
             return f"{self.done:,g}"
@@ -151,10 +151,10 @@ class WorkProgress(msgspec.Struct, frozen=True):
         return f"{self.done:,g} of {self.total:,g}{part}"
 
 
-class JobStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker answers about one lease."""
+class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker answers when it is asked about one lease."""
 
-    standing: Standing
+    standing: LeasePhase
     status: WorkerStatus
     since_at: int | None = None  # when its body began
     deadline_at: int | None = None  # when its body is stopped
@@ -170,7 +170,7 @@ class JobStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decode_status = msgspec.json.Decoder(WorkerStatus).decode
-_decode_standing = msgspec.json.Decoder(JobStanding).decode
+_decode_lease_report = msgspec.json.Decoder(LeaseReport).decode
 
 
 def read_status(document: str | None) -> WorkerStatus | None:
@@ -183,17 +183,17 @@ def read_status(document: str | None) -> WorkerStatus | None:
         return None
 
 
-def read_standing(document: str | None) -> JobStanding | None:
+def read_lease_report(document: str | None) -> LeaseReport | None:
     """An answer from its document; None if it is of a version that says it otherwise."""
     if document is None:
         return None
     try:
-        return _decode_standing(document)
+        return _decode_lease_report(document)
     except msgspec.MsgspecError:
         return None
 
 
-def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
+def _bounded(whole: WorkerStatus | LeaseReport, status: WorkerStatus) -> str:
     text = msgspec.json.encode(whole)
     if len(text) > STATUS_BYTES_MAX:
         small = msgspec.structs.replace(
@@ -218,8 +218,8 @@ def _bounded(whole: WorkerStatus | JobStanding, status: WorkerStatus) -> str:
 OVERDUE_BEATS = 1.5  # without a renewal for so many beats nobody is there, most likely
 
 
-class Silence(msgspec.Struct, frozen=True):
-    """A worker that no longer answers, and holds what it held until its lease ends."""
+class UnresponsiveWorker(msgspec.Struct, frozen=True):
+    """A worker that no longer responds, and holds what it held until its lease ends."""
 
     worker: WorkerId
     run_id: str
@@ -235,8 +235,10 @@ class Silence(msgspec.Struct, frozen=True):
         return f"{self.worker!r} (pid {self.pid} on {self.host})"
 
 
-def silence_of(view: WorkerView, is_gone: Callable[[str], bool]) -> Silence | None:
-    """How a worker is silent; None if it answers, or if its lease is over anyway."""
+def find_unresponsive(
+    view: WorkerView, is_gone: Callable[[str], bool]
+) -> UnresponsiveWorker | None:
+    """A worker that does not respond; None if it does, or if its lease is over anyway."""
     status = read_status(view.status) if view.alive else None
     if status is None:
         return None
@@ -245,7 +247,7 @@ def silence_of(view: WorkerView, is_gone: Callable[[str], bool]) -> Silence | No
     overdue = status.beat_seconds > 0 and unheard > OVERDUE_BEATS * status.beat_seconds
     if not (gone or overdue):
         return None
-    return Silence(
+    return UnresponsiveWorker(
         view.id,
         view.run_id,
         view.host,
@@ -256,21 +258,23 @@ def silence_of(view: WorkerView, is_gone: Callable[[str], bool]) -> Silence | No
     )
 
 
-def silent_workers(
+def unresponsive_workers(
     views: Iterable[WorkerView], is_gone: Callable[[str], bool]
-) -> dict[WorkerId, Silence]:
-    """Those that no longer answer, in their order."""
-    found = (silence_of(view, is_gone) for view in views)
-    return {silence.worker: silence for silence in found if silence is not None}
+) -> dict[WorkerId, UnresponsiveWorker]:
+    """Those that no longer respond, in their order."""
+    found = (find_unresponsive(view, is_gone) for view in views)
+    return {one.worker: one for one in found if one is not None}
 
 
-def answering(views: Iterable[WorkerView], is_gone: Callable[[str], bool]) -> list[WorkerView]:
-    """Without those that no longer answer."""
-    return [view for view in views if silence_of(view, is_gone) is None]
+def responsive_workers(
+    views: Iterable[WorkerView], is_gone: Callable[[str], bool]
+) -> list[WorkerView]:
+    """Without those that no longer respond."""
+    return [view for view in views if find_unresponsive(view, is_gone) is None]
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Asks a worker about one lease; answered with a `JobStanding`."""
+    """Asks a worker about one lease; answered with a `LeaseReport`."""
 
     id: int
     ref: JobRef
@@ -283,7 +287,7 @@ class Inbox(msgspec.Struct, frozen=True):
     questions: list[Question]  # without an answer yet
 
 
-class ToldUse(NamedTuple):
+class ReportedUse(NamedTuple):
     """What a worker says of one model of a provider."""
 
     use: ProviderUse
@@ -292,22 +296,22 @@ class ToldUse(NamedTuple):
     is_own_part: bool  # its limits are its own: they add up with those of others
 
 
-def told_uses(workers: Iterable[WorkerView]) -> dict[ProviderModelKey, list[ToldUse]]:
+def reported_uses(workers: Iterable[WorkerView]) -> dict[ProviderModelKey, list[ReportedUse]]:
     """By model, what each live worker says of it."""
-    found: dict[ProviderModelKey, list[ToldUse]] = {}
+    found: dict[ProviderModelKey, list[ReportedUse]] = {}
     for view in workers:
         status = read_status(view.status) if view.alive else None
         if status is None:
             continue
         for use in status.providers:
             key = ProviderModelKey(use.provider, use.model)
-            found.setdefault(key, []).append(ToldUse(use, status, view, True))
+            found.setdefault(key, []).append(ReportedUse(use, status, view, True))
     return {key: _with_owners(told) for key, told in found.items()}
 
 
-def _with_owners(told: list[ToldUse]) -> list[ToldUse]:
+def _with_owners(told: list[ReportedUse]) -> list[ReportedUse]:
     """Of those at one place, the one that serves it: neither solo nor stopping, the youngest."""
-    owners: dict[tuple[str, int | None], ToldUse] = {}
+    owners: dict[tuple[str, int | None], ReportedUse] = {}
     for one in told:
         known = owners.get(_place(one))
         if known is None or _rank(one) > _rank(known):
@@ -318,9 +322,9 @@ def _with_owners(told: list[ToldUse]) -> list[ToldUse]:
     ]
 
 
-def _place(one: ToldUse) -> tuple[str, int | None]:
+def _place(one: ReportedUse) -> tuple[str, int | None]:
     return one.view.run_id, one.status.place
 
 
-def _rank(one: ToldUse) -> tuple[bool, bool, int]:
+def _rank(one: ReportedUse) -> tuple[bool, bool, int]:
     return not one.status.solo, not one.status.stopping, one.view.started_at

@@ -13,8 +13,8 @@ import msgspec
 from penstock.clock import MICROSECONDS
 from penstock.model.job import WorkerId
 from penstock.model.run import (
+    ActivityTime,
     CauseTime,
-    Doing,
     LimitKind,
     ModelFigures,
     RunDocument,
@@ -112,7 +112,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     put_back: int  # attempts that a provider refused
     slots: dict[str, int]  # all workers together, by kind
     shares: tuple[Share, ...]  # they add up to 100 percent, or there are none
-    doing: tuple[Doing, ...]  # seconds summed over attempts
+    doing: tuple[ActivityTime, ...]  # seconds summed over attempts
     models: tuple[ModelFigures, ...]
     running_mean: float  # how many attempts ran at once
 
@@ -304,12 +304,12 @@ def _slots(places: Iterable[WorkerPlace]) -> dict[str, int]:
     return found
 
 
-def _doing(documents: Iterable[RunDocument]) -> tuple[Doing, ...]:
+def _doing(documents: Iterable[RunDocument]) -> tuple[ActivityTime, ...]:
     found: dict[tuple[LimitKind, str], float] = {}
     for one in (one for document in documents for one in document.doing):
         found[one.kind, one.where] = found.get((one.kind, one.where), 0.0) + one.seconds
     order = sorted(found, key=lambda key: (-found[key], key))
-    return tuple(Doing(*key, found[key]) for key in order)
+    return tuple(ActivityTime(*key, found[key]) for key in order)
 
 
 def _models(places: Iterable[WorkerPlace]) -> tuple[ModelFigures, ...]:

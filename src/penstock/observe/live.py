@@ -16,7 +16,7 @@ from penstock.model.plan import LevelStates, PlanRow
 from penstock.model.schedule import UnitView
 from penstock.model.spending import ALL, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
-from penstock.model.worker import BlockedTasks, Silence, WorkerStatus, read_status
+from penstock.model.worker import BlockedTasks, UnresponsiveWorker, WorkerStatus, read_status
 from penstock.observe.phrases import counted, plan_facts, span
 from penstock.observe.providers import Binding, LiveLimit, provider_rows
 
@@ -330,7 +330,9 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run at one moment."""
 
     work: Work
-    silent: tuple[Silence, ...] = ()  # workers of any run that hold jobs and no longer answer
+    silent: tuple[
+        UnresponsiveWorker, ...
+    ] = ()  # workers of any run that hold jobs and no longer answer
     providers: tuple[ProviderLine, ...] = ()
     reasons: tuple[Reason, ...] = ()
     workers: Workers = Workers()
@@ -346,7 +348,7 @@ def run_snapshot(
     balances: Iterable[Balance],
     run_id: str,
     now_at: int,
-    silent: Collection[Silence] = (),
+    silent: Collection[UnresponsiveWorker] = (),
     units: Units | None = None,
     build: BuildView | None = None,
 ) -> RunSnapshot:
@@ -453,13 +455,13 @@ def _paused_reason(work: Work) -> Iterator[Reason]:
         yield Reason("the queue is paused", work.ready)
 
 
-def _lost_reason(work: Work, silent: Sequence[Silence]) -> Iterator[Reason]:
+def _lost_reason(work: Work, silent: Sequence[UnresponsiveWorker]) -> Iterator[Reason]:
     """What workers hold that were killed, most likely."""
     if work.lost:
         yield Reason(format_lost(silent), work.lost)
 
 
-def format_lost(silent: Sequence[Silence]) -> str:
+def format_lost(silent: Sequence[UnresponsiveWorker]) -> str:
     """Workers that no longer answer and hold jobs, and until when."""
     last = f"{max(one.lease_seconds for one in silent):,.0f} s"
     if len(silent) == 1:

@@ -10,8 +10,8 @@ import msgspec
 
 from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
-from penstock.model.views import KeptLimit, WorkerView
-from penstock.model.worker import ProviderUse, ToldUse, told_uses
+from penstock.model.views import StoredLimit, WorkerView
+from penstock.model.worker import ProviderUse, ReportedUse, reported_uses
 from penstock.observe.phrases import sum_known
 
 FAILING = 2  # failures in a row: one may come late, after a refusal
@@ -100,10 +100,10 @@ class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def provider_rows(
-    workers: Iterable[WorkerView], kept: Iterable[KeptLimit], now: int
+    workers: Iterable[WorkerView], kept: Iterable[StoredLimit], now: int
 ) -> list[ProviderRow]:
     """One row for each model that a live worker uses or a run has learned about, by name."""
-    uses = told_uses(workers)
+    uses = reported_uses(workers)
     learned = {one.key: found for one in kept if (found := _learned(one, now)) is not None}
     return [
         ProviderRow(
@@ -116,18 +116,18 @@ def provider_rows(
     ]
 
 
-def _told_at(one: ToldUse) -> int:
+def _told_at(one: ReportedUse) -> int:
     at = one.view.status_at
     return one.status.captured_at if at is None else at
 
 
-def _blocked_until(one: ToldUse) -> int:
+def _blocked_until(one: ReportedUse) -> int:
     """The end of a cool-down, by the clock of the store."""
     until = one.use.blocked_until_at
     return 0 if until is None else until + _told_at(one) - one.status.captured_at
 
 
-def _live(said: list[ToldUse], now: int) -> LiveLimit:
+def _live(said: list[ReportedUse], now: int) -> LiveLimit:
     uses = [one.use for one in said]
     parts = [one.use for one in said if one.is_own_part]
     until = max(map(_blocked_until, said))
@@ -153,7 +153,7 @@ def _live(said: list[ToldUse], now: int) -> LiveLimit:
     )
 
 
-def _learned(one: KeptLimit, now: int) -> LearnedBefore | None:
+def _learned(one: StoredLimit, now: int) -> LearnedBefore | None:
     limit = read_learned(one.document)
     if limit is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from penstock.model.spending import Account, Amount, Balance, Budget, Period, usd
+from penstock.model.spending import Account, Amount, Balance, Budget, Period, format_usd
 
 _MODEL = "model:"
 
@@ -62,9 +62,9 @@ def spending_of(balances: Iterable[Balance]) -> list[Spending]:
             model=model,
             period=one.account.period.value,
             span=one.account.span,
-            usd=usd(one.spent.micros),
+            usd=format_usd(one.spent.micros),
             tokens=one.spent.tokens,
-            reserved_usd=usd(one.reserved.micros),
+            reserved_usd=format_usd(one.reserved.micros),
             reserved_tokens=one.reserved.tokens,
             bought=one.bought,
             reused=one.reused,

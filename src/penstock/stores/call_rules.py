@@ -20,7 +20,7 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import Account, Amount, Balance, Budget, Period, accounts_of, day_of
+from penstock.model.spending import Account, Amount, Balance, Budget, Period, accounts_of, utc_day
 
 UNENDED = frozenset((CallState.OPEN, CallState.HELD))  # their reserve is kept
 ZERO = Amount()
@@ -213,7 +213,7 @@ class CallBook:
         self._rows = rows
         self._sums = sums
         self._now = now
-        self._day = day_of(now)
+        self._day = utc_day(now)
         self.changed: dict[CallKey, CallRow] = {}
         self.unkept: list[CallRow] = []  # calls that have lost the answer they had
 
@@ -353,7 +353,7 @@ class CallBook:
 def budgeted(intents: Sequence[Intent], budgets: Sequence[Budget], now: int) -> list[Account]:
     """The accounts that decide about these intents, in the order in which they are locked."""
     runs = {intent.run_id for intent in intents}
-    spans: Mapping[Period, Set[str]] = {Period.RUN: runs, Period.DAY: {day_of(now)}}
+    spans: Mapping[Period, Set[str]] = {Period.RUN: runs, Period.DAY: {utc_day(now)}}
     return sorted(
         {Account(one.scope, one.period, span) for one in budgets for span in spans[one.period]}
     )

@@ -49,16 +49,16 @@ from penstock.model.run import RUN_BYTES_MAX, RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
-    Circumstances,
     EndMark,
     EnqueueReport,
-    KeptLimit,
+    JobContext,
     Outlook,
     Progress,
     Retried,
     RetryCounts,
     Settled,
     Stats,
+    StoredLimit,
     WorkerView,
 )
 from penstock.model.worker import Inbox
@@ -498,7 +498,7 @@ class JobStore(Protocol):
 
     def attempts(self, key: str) -> Reply[list[Attempt]]: ...
 
-    def circumstances(self, key: str) -> Reply[Circumstances | None]:
+    def job_context(self, key: str) -> Reply[JobContext | None]:
         """A job with what it waits for, as far as this store knows."""
         ...
 
@@ -577,7 +577,7 @@ class LearnedLimitStore(Protocol):
         """Keep a document for each model; the last word counts. What is old is forgotten."""
         ...
 
-    def learned(self) -> Reply[list[KeptLimit]]:
+    def learned(self) -> Reply[list[StoredLimit]]:
         """What is kept, the newest first; at most LEARNED_READ."""
         ...
 

@@ -38,8 +38,8 @@ from penstock.model.run import (
 from penstock.model.spending import BudgetStop
 from penstock.model.task import SUBMISSION
 from penstock.model.views import Outlook
-from penstock.model.worker import WorkerStatus, read_status, silent_workers
-from penstock.process_identity import is_gone, own_mark
+from penstock.model.worker import WorkerStatus, read_status, unresponsive_workers
+from penstock.process_identity import is_gone, own_identity
 from penstock.worker.attempt import Attempt, AttemptEnd
 from penstock.worker.bottleneck import Cause, place_name
 from penstock.worker.core import WorkerCore
@@ -79,7 +79,7 @@ class BottleneckProbe(WorkerObserver):
         self._bottleneck = core.window.scheduler.bottleneck
         self._queue = core.window.scheduler.queue.view()
         self._hears_requests = core.parts.providers is not None
-        self._process = own_mark()
+        self._process = own_identity()
         self._is_asking = False
         self._asked_monotonic = -ASK_SECONDS
         self._waiting_jobs = 0  # in the store, for others to end
@@ -221,7 +221,7 @@ class BottleneckProbe(WorkerObserver):
     async def _find_holders(self) -> None:
         """Others that work, one that runs suspects, or one that died."""
         views = await self._core.parts.store.workers()
-        silent = silent_workers(views, is_gone)
+        silent = unresponsive_workers(views, is_gone)
         busy = [
             status
             for view in views

@@ -21,7 +21,7 @@ from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.admission.tasks.queue import BlockedLine
 from penstock.model.provider import ANY, ProviderModelKey
 from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
-from penstock.model.run import CAUSES_SHOWN, CauseTime, Doing, GateSeconds, LimitKind
+from penstock.model.run import CAUSES_SHOWN, ActivityTime, CauseTime, GateSeconds, LimitKind
 from penstock.model.task import SchedulerResourceRequest
 
 GATES_MAX = 256  # kept apart; what comes beyond is counted under "other"
@@ -244,15 +244,17 @@ class Bottleneck:
         others = (CauseTime(kind, OTHER, seconds) for kind, seconds in kinds.items())
         return (*found[:CAUSES_SHOWN], *others)
 
-    def doing(self) -> tuple[Doing, ...]:
+    def doing(self) -> tuple[ActivityTime, ...]:
         """What attempts did up to now, in seconds summed over them; most first."""
         self._charge()
         for place in self._places.values():
             self._settle(place)
-        found = [Doing(kind, where, seconds) for (kind, where), seconds in self._doing.items()]
+        found = [
+            ActivityTime(kind, where, seconds) for (kind, where), seconds in self._doing.items()
+        ]
         own = self._running_seconds - sum(one.seconds for one in found)
         if own > 0:
-            found.append(Doing(LimitKind.OWN_CODE, "", own))
+            found.append(ActivityTime(LimitKind.OWN_CODE, "", own))
         found.sort(key=lambda one: -one.seconds)
         return tuple(found[:CAUSES_SHOWN])
 

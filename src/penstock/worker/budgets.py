@@ -23,7 +23,7 @@ from penstock.model.spending import (
     Budget,
     BudgetRefusal,
     BudgetStop,
-    day_of,
+    utc_day,
 )
 from penstock.stores.store_future import Reply
 from penstock.worker.attempt import Attempt, AttemptEnd
@@ -103,7 +103,7 @@ class BudgetHold(WorkerObserver):
         )
 
     def _today(self) -> str:
-        return day_of(round(self._clock.now() * MICROSECONDS))
+        return utc_day(round(self._clock.now() * MICROSECONDS))
 
     async def _spent(self) -> Mapping[Account, Balance] | None:
         """What the budgets have come to; None if the store cannot tell now."""

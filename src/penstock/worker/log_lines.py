@@ -21,7 +21,7 @@ from penstock.events.sink import SchedulerEvents, default_sinks
 from penstock.model.job import JobState, WorkerId
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import Outlook, Stats, WorkerView
-from penstock.model.worker import ToldUse, answering, told_uses
+from penstock.model.worker import ReportedUse, reported_uses, responsive_workers
 from penstock.process_identity import is_gone
 from penstock.stores.protocol import Store
 from penstock.stores.retry import Outage
@@ -59,11 +59,11 @@ class SeenLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 def seen_limits(workers: Iterable[WorkerView]) -> list[SeenLimit]:
     """The limits that move, as live workers tell them, by name."""
-    found = {key: _seen(told) for key, told in told_uses(workers).items()}
+    found = {key: _seen(told) for key, told in reported_uses(workers).items()}
     return [one for one in _named(found) if one.moves]
 
 
-def _seen(told: list[ToldUse]) -> SeenLimit:
+def _seen(told: list[ReportedUse]) -> SeenLimit:
     parts = [one.use for one in told if one.is_own_part]
     return SeenLimit(
         name=told[0].use.provider,
@@ -75,7 +75,7 @@ def _seen(told: list[ToldUse]) -> SeenLimit:
     )
 
 
-def _rest(one: ToldUse) -> float:
+def _rest(one: ReportedUse) -> float:
     """How long it cools down, in seconds."""
     until = one.use.blocked_until_at
     return 0.0 if until is None else max(0, until - one.status.captured_at) / MICROSECONDS
@@ -270,7 +270,7 @@ class StatisticsLine:
             self._silent += 1
             return False
         self._last, self._silent = numbers, 0
-        limits = format_limits(seen_limits(answering(workers, is_gone)))
+        limits = format_limits(seen_limits(responsive_workers(workers, is_gone)))
         self._tell(numbers, rate, stats.oldest_ready_seconds, limits)
         return True
 

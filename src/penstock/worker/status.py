@@ -25,13 +25,13 @@ from penstock.model.worker import (
     TASKS_SHOWN,
     BlockedTasks,
     GroupUse,
-    JobStanding,
+    LeasePhase,
+    LeaseReport,
     SlotUse,
-    Standing,
     WorkerStatus,
     WorkProgress,
 )
-from penstock.process_identity import own_mark
+from penstock.process_identity import own_identity
 from penstock.worker.attempt import NEVER, Attempt
 from penstock.worker.core import WorkerCore
 from penstock.worker.observer import Tick, WorkerObserver
@@ -50,7 +50,7 @@ class StatusRow(WorkerObserver):
         self._caps = configured if len(configured) <= CAPS_SHOWN else None
         kinds = core.slot_kinds
         self._task_slots = {name: kinds[name] for name in sorted(kinds)[:TASKS_SHOWN]}
-        self._process = own_mark()
+        self._process = own_identity()
         self._is_stopping = False
         self._looked: WorkerStatus | None = None
         self._published: tuple[WorkerId, WorkerStatus] | None = None
@@ -93,14 +93,14 @@ class StatusRow(WorkerObserver):
             self._is_publishing = False
         self._published = worker, status
 
-    def standing(self, ref: JobRef) -> JobStanding:
+    def standing(self, ref: JobRef) -> LeaseReport:
         """Where a lease stands in this worker, now."""
         status = self._look()
         attempt = self._attempt(ref)
         if attempt is not None:
             stops = attempt.ended or attempt.stop is not None
-            return JobStanding(
-                standing=Standing.STOPPING if stops else Standing.RUNNING,
+            return LeaseReport(
+                standing=LeasePhase.STOPPING if stops else LeasePhase.RUNNING,
                 status=status,
                 since_at=attempt.started_at,
                 permit_since_at=self._permit_since(attempt),
@@ -114,9 +114,11 @@ class StatusRow(WorkerObserver):
         if ref in self._core.window.refs():
             denied = self._core.window.scheduler.standing(ref)
             blocked = None if denied is None else _blocked_tasks(denied, 1, 1, self._now())
-            return JobStanding(standing=Standing.WAITING, status=status, denied=blocked)
+            return LeaseReport(standing=LeasePhase.WAITING, status=status, denied=blocked)
         known = ref in self._core.completer.refs()
-        return JobStanding(standing=Standing.ENDED if known else Standing.UNKNOWN, status=status)
+        return LeaseReport(
+            standing=LeasePhase.ENDED if known else LeasePhase.UNKNOWN, status=status
+        )
 
     def _permit_since(self, attempt: Attempt) -> int | None:
         """Since when it waits for a provider, if it does."""

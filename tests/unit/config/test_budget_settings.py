@@ -17,7 +17,7 @@ from penstock.config.load import Loaded, load_settings
 from penstock.config.settings import micros_of, parse_dollars, parse_price
 from penstock.config.show import list_settings
 from penstock.errors import ConfigError, UsageError
-from penstock.model.spending import Amount, Budget, Period, Price, dollars, usd
+from penstock.model.spending import Amount, Budget, Period, Price, format_exact_dollars, format_usd
 
 FILE = """
 journal_retention = "2d"
@@ -254,8 +254,8 @@ def test_micro_dollars_survive_every_way_of_writing(micros: int) -> None:
     assert micros_of(parse_price(written)) == micros
     if micros < 10**14:  # beyond, a float cannot hold it
         assert micros_of(parse_dollars(float(written))) == micros
-    assert Decimal(usd(micros_of(written))) == written
-    assert Decimal(dollars(micros).replace("$", "").replace(",", "")) == written
+    assert Decimal(format_usd(micros_of(written))) == written
+    assert Decimal(format_exact_dollars(micros).replace("$", "").replace(",", "")) == written
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_micro_dollars_survive_every_way_of_writing(micros: int) -> None:
     [(0, "$0.00"), (125, "$0.000125"), (20_000_000, "$20.00"), (-1_500_000, "-$1.50")],
 )
 def test_money_is_shown_exactly(micros: int, text: str) -> None:
-    assert dollars(micros) == text
+    assert format_exact_dollars(micros) == text
 
 
 def test_a_budget_says_what_it_counts() -> None:

@@ -14,11 +14,11 @@ from penstock.model.worker import (
     TASKS_SHOWN,
     BlockedTasks,
     GroupUse,
-    JobStanding,
+    LeasePhase,
+    LeaseReport,
     SlotUse,
-    Standing,
     WorkerStatus,
-    read_standing,
+    read_lease_report,
     read_status,
 )
 
@@ -51,20 +51,20 @@ def largest() -> WorkerStatus:
 
 
 def test_what_is_written_is_what_is_read() -> None:
-    standing = JobStanding(standing=Standing.WAITING, status=STATUS, denied=LINE)
+    standing = LeaseReport(standing=LeasePhase.WAITING, status=STATUS, denied=LINE)
 
     assert read_status(STATUS.encoded()) == STATUS
-    assert read_standing(standing.encoded()) == standing
+    assert read_lease_report(standing.encoded()) == standing
 
 
 def test_a_document_is_never_larger_than_its_bound() -> None:
     status = largest()
-    answer = JobStanding(standing=Standing.RUNNING, status=status)
+    answer = LeaseReport(standing=LeasePhase.RUNNING, status=status)
 
     assert len(msgspec.json.encode(status)) > STATUS_BYTES_MAX
     assert len(status.encoded().encode()) <= STATUS_BYTES_MAX
     assert len(answer.encoded().encode()) <= STATUS_BYTES_MAX
-    read = read_standing(answer.encoded())
+    read = read_lease_report(answer.encoded())
     assert read is not None
     assert (read.status.running, read.status.groups_total) == (7, GROUPS_SHOWN)
 
@@ -78,7 +78,7 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
 def test_what_cannot_be_understood_is_no_status() -> None:
     for text in (None, "", "{}", "[]", '{"captured_at":"x"}', "not json"):
         assert read_status(text) is None
-        assert read_standing(text) is None
+        assert read_lease_report(text) is None
 
 
 def test_two_moments_that_differ_in_their_time_only_are_the_same() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.model.job import WorkerId
 from penstock.model.run import (
     RUN_BYTES_MAX,
+    ActivityTime,
     CauseTime,
-    Doing,
     GateSeconds,
     LimitKind,
     ModelFigures,
@@ -150,7 +150,7 @@ def test_slots_are_not_blamed_on_a_loop_that_can_do_no_more(
         facts(
             part(
                 causes=(cause(LimitKind.SLOTS, "async", 10.0, 4.0),),
-                doing=(Doing(LimitKind.OWN_CODE, "", 40.0),),
+                doing=(ActivityTime(LimitKind.OWN_CODE, "", 40.0),),
                 slots={"async": 4},
                 cpu_seconds=cpu,
                 late_seconds=late,
@@ -266,7 +266,7 @@ def test_the_time_between_ticks_is_no_limit() -> None:
 
 @pytest.mark.parametrize(("seconds", "said"), [(25.0, "2.5 ran"), (1_400.0, "140 ran")])
 def test_how_many_ran_is_told_in_plain_digits(seconds: float, said: str) -> None:
-    doing = (Doing(LimitKind.OWN_CODE, "", seconds),)
+    doing = (ActivityTime(LimitKind.OWN_CODE, "", seconds),)
     found = advise(facts(part(causes=(cause(LimitKind.DEPENDENCIES),), doing=doing)))
     assert found is not None
     assert said in found.sentence

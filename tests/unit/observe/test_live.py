@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.job import WorkerId
 from penstock.model.spending import Budget, BudgetRefusal, Period
-from penstock.model.worker import ProviderUse, Silence, WorkerStatus
+from penstock.model.worker import ProviderUse, UnresponsiveWorker, WorkerStatus
 from penstock.observe.live import (
     REASONS_MAX,
     Reason,
@@ -218,7 +218,7 @@ def test_a_task_without_money_says_which_budget_it_waits_for(
 
 
 def test_jobs_of_a_worker_that_no_longer_answers_do_not_run() -> None:
-    dead = Silence(WorkerId("w-9"), "run-0", "here", 9, 17.2, is_gone=True, jobs=3)
+    dead = UnresponsiveWorker(WorkerId("w-9"), "run-0", "here", 9, 17.2, is_gone=True, jobs=3)
     views = [worker(WorkerStatus(captured_at=NOW, running=2)), worker(pid=9)]
 
     found = run_snapshot(stats(in_progress=5), outlook(), views, (), RUN, NOW, [dead])

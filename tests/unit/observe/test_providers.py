@@ -8,7 +8,7 @@ import msgspec
 from penstock.clock import MICROSECONDS
 from penstock.model.job import WorkerId
 from penstock.model.provider import ProviderModelKey
-from penstock.model.views import KeptLimit, WorkerView
+from penstock.model.views import StoredLimit, WorkerView
 from penstock.model.worker import ProviderUse, WorkerStatus
 from penstock.observe.providers import provider_rows
 
@@ -65,9 +65,9 @@ def test_a_cool_down_that_has_passed_is_none() -> None:
 
 def test_what_was_learned_is_told_with_its_age_and_what_cannot_be_read_is_not() -> None:
     kept = [
-        KeptLimit(ProviderModelKey("ai", "m"), '{"ceiling":12,"confidence":3}', NOW - 60_000_000),
-        KeptLimit(ProviderModelKey("zz", "n"), '{"mode":"of a later version"}', NOW),
-        KeptLimit(ProviderModelKey("zz", "damaged"), '{"latency_seconds":1e308}', NOW),
+        StoredLimit(ProviderModelKey("ai", "m"), '{"ceiling":12,"confidence":3}', NOW - 60_000_000),
+        StoredLimit(ProviderModelKey("zz", "n"), '{"mode":"of a later version"}', NOW),
+        StoredLimit(ProviderModelKey("zz", "damaged"), '{"latency_seconds":1e308}', NOW),
     ]
 
     (row,) = provider_rows([], kept, NOW)

@@ -6,15 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.clock import MICROSECONDS
-from penstock.model.spending import (
-    Account,
-    Amount,
-    Balance,
-    Budget,
-    BudgetRefusal,
-    Period,
-    day_of,
-)
+from penstock.model.spending import Account, Amount, Balance, Budget, BudgetRefusal, Period, utc_day
 from penstock.stores.store_future import Reply
 from penstock.testing.clocks import ManualClock
 from penstock.worker.budgets import BudgetHold
@@ -41,7 +33,7 @@ class Accounts:
 
 def test_a_day_that_is_over_is_told_with_its_own_numbers() -> None:
     clock = ManualClock()
-    day = day_of(round(clock.now() * MICROSECONDS))
+    day = utc_day(round(clock.now() * MICROSECONDS))
     hold = BudgetHold("run-1", Accounts({day: 990}), clock, lambda task: None)
     hold.refused("ask", BudgetRefusal(DAY, "ai/m", Amount(20), Amount(10)))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from penstock.admission.requests.algorithm import LearnedLimit, read_learned
 from penstock.errors import StoreBusy
 from penstock.model.provider import ProviderModelKey
-from penstock.model.views import KeptLimit
+from penstock.model.views import StoredLimit
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
 from penstock.testing import ManualClock
@@ -80,7 +80,7 @@ def test_a_store_that_is_away_stops_nobody_and_is_tried_again() -> None:
                 return Reply.failed(StoreBusy("away"))
             return InProcessStore.save_learned(self, limits)
 
-        def learned(self) -> Reply[list[KeptLimit]]:
+        def learned(self) -> Reply[list[StoredLimit]]:
             if self.is_away:
                 return Reply.failed(StoreBusy("away"))
             return InProcessStore.learned(self)

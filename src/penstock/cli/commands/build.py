@@ -21,7 +21,7 @@ from penstock.cli.render.plan_and_build import PlanFormat, report_document, repo
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock
 from penstock.model.plan import BuildReport, PlanFacts
-from penstock.process_identity import own_mark
+from penstock.process_identity import own_identity
 from penstock.stores.retry import repeat_unknown_async
 from penstock.supervisor.protocol import BuildSpec, Planned
 from penstock.supervisor.sd_notify import Announcer
@@ -69,7 +69,7 @@ def build(
         eager=eager,
         fail_fast=fail_fast,
         yes=yes,
-        mark=own_mark(),
+        mark=own_identity(),
     )
     if dry_run:
         target = Target.named(app=app, store=store)

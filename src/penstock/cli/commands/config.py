@@ -13,7 +13,7 @@ from penstock.config.load import DEFAULT
 from penstock.config.settings import PLAIN_NUMBERS
 from penstock.config.show import Listed, list_settings
 from penstock.errors import AppNotFound
-from penstock.terminal_text import escaped, one_sentence, print_document, say, table, warn
+from penstock.terminal_text import escaped, format_table, one_line, print_document, say, warn
 
 commands = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -38,7 +38,7 @@ def show(app: AppOption = None, store: StoreOption = None, as_json: JsonOption =
         )
         return
     rows = [[one.name, _value(one), _source(one)] for one in settings]
-    for line in table(["setting", "value", "from"], rows, left=3):
+    for line in format_table(["setting", "value", "from"], rows, left=3):
         say(line)
 
 
@@ -50,7 +50,7 @@ def listed(target: Target) -> list[Listed]:
         app = target.app()
     except AppNotFound as error:
         if named is not None or (target.folder / DEFAULT_FILE).exists():
-            warn(f"What the app says is not shown: {one_sentence(str(error))}")
+            warn(f"What the app says is not shown: {one_line(str(error))}")
     else:
         loaded = app.load(target.flags, folder=target.folder)
         url = app.store_url(loaded)

@@ -29,7 +29,7 @@ from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
 from penstock.stores.doctor import machine_findings, store_checkup
 from penstock.stores.url import default_store_url, default_stores
-from penstock.terminal_text import one_sentence, print_document, say, warn_of_traceback
+from penstock.terminal_text import one_line, print_document, say, warn_of_traceback
 
 PYTHON_MIN = (3, 11)
 EXIT_ILL = 1
@@ -64,7 +64,7 @@ def doctor(
 
 def line_of(finding: Finding) -> str:
     text = f"ok  {finding.check}: {finding.text}" if finding.ok else f"problem: {finding.text}"
-    return one_sentence(text)
+    return one_line(text)
 
 
 class Diagnosis:

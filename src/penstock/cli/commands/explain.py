@@ -23,7 +23,14 @@ from penstock.observe.explain import (
 )
 from penstock.observe.phrases import counted
 from penstock.observe.report import capacity_of, sections
-from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
+from penstock.terminal_text import (
+    escaped,
+    format_duration,
+    format_table,
+    iso_time,
+    print_document,
+    say,
+)
 
 SHARES_SHOWN = 12
 
@@ -84,10 +91,10 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     """The same for people: the answer first."""
     head = (
         f"Run {escaped(facts.run_id)}: {counted(facts.workers, 'worker')}, "
-        f"{span(facts.wall_seconds)}"
+        f"{format_duration(facts.wall_seconds)}"
     )
     if not facts.is_over:
-        head += f", as of {span(_age(facts, now))} ago"
+        head += f", as of {format_duration(_age(facts, now))} ago"
     elif facts.unheard == facts.workers:
         head += f", {run_state(facts)}"
     lines = [head, ""]
@@ -100,14 +107,17 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     shares = [share for share in facts.shares if share.percent][:SHARES_SHOWN]
     if shares:
         rows = [[cause_name(share, facts), f"{share.percent}%"] for share in shares]
-        lines += ["", *table(["limited by", "time"], rows)]
+        lines += ["", *format_table(["limited by", "time"], rows)]
         rest = 100 - sum(share.percent for share in shares)
         if rest:
             lines.append(f"{rest}% is due to less than these; --json has all.")
     if facts.idle_seconds >= 1 and not mostly_idle(facts):
-        lines += ["", f"Besides, there was nothing to do for {span(facts.idle_seconds)}."]
+        lines += [
+            "",
+            f"Besides, there was nothing to do for {format_duration(facts.idle_seconds)}.",
+        ]
     for section, values in sections(plan) if plan is not None else ():
-        lines += ["", *table([section, "value", "from"], values, left=3)]
+        lines += ["", *format_table([section, "value", "from"], values, left=3)]
     return lines
 
 
@@ -117,7 +127,7 @@ def _answer(said: Advice | None, facts: RunFacts) -> list[str]:
     if said is None:
         return ["Nothing limited this run: there was nothing to do."]
     if mostly_idle(facts):
-        idle = span(facts.idle_seconds)
+        idle = format_duration(facts.idle_seconds)
         return [f"Nothing limited most of this run: there was nothing to do for {idle} of it."]
     return [escaped(said.sentence), f"What would help most: {escaped(said.change)}"]
 

@@ -11,14 +11,14 @@ from penstock.cli.render.money import budget_document, money_lines
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
-from penstock.model.spending import day_of
+from penstock.model.spending import utc_day
 from penstock.model.views import WorkerView
-from penstock.model.worker import answering
+from penstock.model.worker import responsive_workers
 from penstock.observe.providers import LearnedBefore, LiveLimit, ProviderRow, provider_rows
 from penstock.observe.spending import budget_uses, spending_of
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
-from penstock.terminal_text import escaped, print_document, say, span, table
+from penstock.terminal_text import escaped, format_duration, format_table, print_document, say
 
 LIVE = (
     "in flight",
@@ -47,13 +47,13 @@ def providers(
     budgets = budgets_of(configured.settings, configured.sources)
     with target.opened_store() as opened:
         now = round(SystemClock().now() * MICROSECONDS)
-        workers = answering(opened.workers().result(), is_gone)
+        workers = responsive_workers(opened.workers().result(), is_gone)
         rows = provider_rows(workers, opened.learned().result(), now)
         runs = live_runs(workers) or opened.runs(1).result()
-        balances = opened.balances([*runs, day_of(now)]).result()
+        balances = opened.balances([*runs, utc_day(now)]).result()
         url = opened.url
     spent = spending_of(balances)
-    uses = budget_uses(budgets, balances, runs, day_of(now))
+    uses = budget_uses(budgets, balances, runs, utc_day(now))
     if as_json:
         print_document(
             {
@@ -80,13 +80,13 @@ def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
     if live:
         head = ["provider", "model", *LIVE]
         cells = [[row.provider, row.model, *_live(use)] for row, use in live]
-        lines += ["", *table(head, cells, left=2)]
+        lines += ["", *format_table(head, cells, left=2)]
     else:
         lines += ["", "No running worker has sent a request to a provider."]
     if learned:
         head = ["learned of", "model", "ceiling", "confidence", "mode", "rate", "latency", "age"]
         cells = [[row.provider, row.model, *_learned(known)] for row, known in learned]
-        lines += ["", *table(head, cells, left=2)]
+        lines += ["", *format_table(head, cells, left=2)]
     return lines
 
 
@@ -99,11 +99,11 @@ def _live(use: LiveLimit) -> list[str]:
         f"{use.waiting:,}",
         f"{use.refused:,}",
         f"{use.failed:,}",
-        span(use.cooldown_seconds) if use.cooldown_seconds > 0 else "-",
+        format_duration(use.cooldown_seconds) if use.cooldown_seconds > 0 else "-",
         _rate(use.requests_last_minute, use.rpm),
         _rate(use.tokens_last_minute, use.tpm),
         use.mode or use.algorithm,
-        f"{span(use.as_of_seconds)} ago",
+        f"{format_duration(use.as_of_seconds)} ago",
     ]
 
 
@@ -121,6 +121,6 @@ def _learned(known: LearnedBefore) -> list[str]:
         f"{known.confidence}",
         known.mode,
         _a_second(known.rate),
-        "-" if known.latency_seconds is None else span(known.latency_seconds),
-        f"{span(known.seconds_ago)} ago",
+        "-" if known.latency_seconds is None else format_duration(known.latency_seconds),
+        f"{format_duration(known.seconds_ago)} ago",
     ]

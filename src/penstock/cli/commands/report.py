@@ -8,11 +8,18 @@ import msgspec
 from penstock.cli.target import AppOption, JsonOption, RunOption, StoreOption, Target, chosen_run
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
-from penstock.model.spending import dollars, usd
+from penstock.model.spending import format_exact_dollars, format_usd
 from penstock.observe.explain import RunFacts, advise, format_unheard, mostly_idle, run_state
 from penstock.observe.phrases import counted
 from penstock.observe.report import RunReport, Spent, report_of
-from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
+from penstock.terminal_text import (
+    escaped,
+    format_duration,
+    format_table,
+    iso_time,
+    print_document,
+    say,
+)
 
 
 def report(
@@ -67,9 +74,9 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
 def _spent_document(one: Spent) -> dict[str, object]:
     return {
         "scope": one.scope,
-        "usd": usd(one.usd_micros),
+        "usd": format_usd(one.usd_micros),
         "tokens": one.tokens,
-        "reserved_usd": usd(one.reserved_usd_micros),
+        "reserved_usd": format_usd(one.reserved_usd_micros),
         "reserved_tokens": one.reserved_tokens,
         "bought": one.bought,
         "reused": one.reused,
@@ -88,10 +95,12 @@ def _after_paying(found: RunReport, whole: Spent) -> list[str]:
     if whole.estimated:
         lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
     if found.in_doubt:
-        kept = f"; {dollars(reserved)} reserved" if reserved else ""
+        kept = f"; {format_exact_dollars(reserved)} reserved" if reserved else ""
         lines.append(f"{counted(found.in_doubt, 'call')} in doubt{kept}.")
     elif reserved:
-        lines.append(f"{dollars(reserved)} reserved for calls without an answer so far.")
+        lines.append(
+            f"{format_exact_dollars(reserved)} reserved for calls without an answer so far."
+        )
     return lines
 
 
@@ -99,15 +108,16 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
     """The same for people."""
     total = sum(found.ended.values())
     age = max(0, now - facts.told_at) / MICROSECONDS
-    told = f"still running; attempts, requests and limits as of {span(age)} ago"
+    told = f"still running; attempts, requests and limits as of {format_duration(age)} ago"
     state = run_state(facts) if found.is_over else told
     lines = [
         f"Run {escaped(found.run_id)}, {state}",
         "",
-        f"{counted(total, 'job')} ended in {span(found.wall_seconds)}, {found.per_second:,.1f}/s, "
-        f"by {counted(found.workers, 'worker')}; {counted(found.retries, 'attempt')} failed"
+        f"{counted(total, 'job')} ended in {format_duration(found.wall_seconds)}, "
+        f"{found.per_second:,.1f}/s, by {counted(found.workers, 'worker')}; "
+        f"{counted(found.retries, 'attempt')} failed"
         f"{f', {found.put_back:,} refused by providers' if found.put_back else ''}.",
-        *table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
+        *format_table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
     ]
     unheard = format_unheard(facts)
     if unheard is not None:
@@ -124,7 +134,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
             [one.scope, _money(one.usd_micros), one.tokens, one.bought, one.reused]
             for one in found.spent
         ]
-        lines += ["", *table(head, rows)]
+        lines += ["", *format_table(head, rows)]
         lines += _after_paying(found, found.spent[0])
     if facts.over_budget is not None:
         lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
@@ -136,4 +146,4 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
 
 def _money(micros: int) -> str:
     """Dollars; without prices none are counted."""
-    return dollars(micros) if micros else "-"
+    return format_exact_dollars(micros) if micros else "-"

@@ -18,7 +18,7 @@ from penstock.supervisor.protocol import BuildSpec, RunSpec
 from penstock.supervisor.sd_notify import Announcer
 from penstock.supervisor.supervisor import Supervisor
 from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
-from penstock.terminal_text import one_sentence, warn, warn_of_traceback
+from penstock.terminal_text import one_line, warn, warn_of_traceback
 from penstock.worker.signals import ignore_late_signals
 
 
@@ -76,10 +76,10 @@ def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int,
     if supervisor.failure is not None:
         if supervisor.failure.details:
             warn_of_traceback(supervisor.failure.details)
-        warn(one_sentence(supervisor.failure.message))
+        warn(one_line(supervisor.failure.message))
     if code == EXIT_OVER_BUDGET:
         for stop in supervisor.stops.all():
-            warn(one_sentence(stop.sentence))
+            warn(one_line(stop.sentence))
     return code, supervisor
 
 

@@ -40,7 +40,7 @@ from penstock.planning.needs import CalendarReader, needed_moments, spacing
 from penstock.planning.timing import parse_timing
 from penstock.process_identity import is_gone
 from penstock.stores.protocol import SliceRange, Store
-from penstock.terminal_text import escaped, iso_time, print_document, say, span
+from penstock.terminal_text import escaped, format_duration, iso_time, print_document, say
 
 SECOND = 1_000_000  # microseconds
 DAY = 86_400_000_000  # microseconds
@@ -362,7 +362,7 @@ def lines_of(found: Explanation, now: int) -> list[str]:
     lines = [escaped(found.sentence)]
     age = _age(found, now)
     if age is not None:
-        lines[0] += f" (As of {span(age)} ago.)"
+        lines[0] += f" (As of {format_duration(age)} ago.)"
     if found.unblocks is not None:
         word = WHEN.get(found.gate)
         when = "" if found.when is None or word is None else f", {word} {at(found.when)}"

@@ -16,7 +16,7 @@ import typer
 from penstock.cli.demo.story import FAST, FULL, ReaderLeft, Screen
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
-from penstock.terminal_text import escaped, one_sentence, warn
+from penstock.terminal_text import escaped, one_line, warn
 from penstock.worker.signals import borrowed_signals
 
 EXIT_INTERRUPTED = 130
@@ -54,7 +54,7 @@ def demo(
         finally:
             screen.close()
     for problem in problems:
-        warn(f"The demo does not add up: {one_sentence(problem)}. This is our bug: report it.")
+        warn(f"The demo does not add up: {one_line(problem)}. This is our bug: report it.")
     return 1 if problems else 0
 
 

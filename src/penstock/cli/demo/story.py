@@ -28,7 +28,7 @@ from penstock.model.worker import read_status
 from penstock.requests.journal.paid_policy import fingerprint
 from penstock.stores.open import open_store
 from penstock.stores.protocol import JobFilter, Store
-from penstock.terminal_text import span, write
+from penstock.terminal_text import format_duration, write
 from penstock.testing import Lognormal, ProviderRules, SimulatedProvider, SimulatedRequest
 from penstock.testing.simulated_provider import Counts, Reply
 
@@ -399,7 +399,7 @@ class Story:
             f"{accounts.sent_twice} in flight at the kill; {accounts.served} answered to the end",
             "429s": f"{accounts.refused}, waited out: {accounts.charged} attempts were charged",
             "spent": spent(figures.spent),
-            "wall": span(self._clock.monotonic() - self._began),
+            "wall": format_duration(self._clock.monotonic() - self._began),
         }.items():
             self._screen.line(f"  {name:<10} {said}")
 

@@ -26,7 +26,7 @@ from penstock.redaction.secrets import redacted
 from penstock.stores.protocol import Store
 from penstock.supervisor.display import Course, RunCommand
 from penstock.supervisor.protocol import Checking
-from penstock.terminal_text import escaped, is_open, span, spent_words, warn
+from penstock.terminal_text import escaped, format_duration, format_spending, is_open, warn
 from penstock.worker.log_lines import LimitChanges, format_limits
 
 PASTED_FROM = 8  # so many characters at once were not typed, and mean nothing
@@ -345,7 +345,7 @@ class PlainDisplay:
 def format_progress(snapshot: RunSnapshot, pace: Throughput, limits: LimitChanges) -> list[str]:
     """What the line about a run says."""
     is_told = pace.left and pace.seconds_left is not None
-    left = f", about {span(pace.seconds_left or 0.0)}" if is_told else ""
+    left = f", about {format_duration(pace.seconds_left or 0.0)}" if is_told else ""
     words = [
         pace.ends,
         f"{pace.rate:.1f}/s",
@@ -355,7 +355,7 @@ def format_progress(snapshot: RunSnapshot, pace: Throughput, limits: LimitChange
     if snapshot.money is not None:
         money = snapshot.money
         words.append(
-            f"{spent_words(money.spent_micros, money.tokens)} spent, {money.bought:,} bought, "
+            f"{format_spending(money.spent_micros, money.tokens)} spent, {money.bought:,} bought, "
             f"{money.reused:,} reused"
         )
     if snapshot.units is not None:

@@ -21,7 +21,7 @@ from penstock.observe.providers import Binding
 from penstock.stores.protocol import DELAYED_IN_STATS
 from penstock.supervisor.display import Course
 from penstock.supervisor.protocol import Checking
-from penstock.terminal_text import dollars, escaped, span, spent_words
+from penstock.terminal_text import escaped, format_dollars, format_duration, format_spending
 
 ELLIPSIS = "…"
 
@@ -166,7 +166,9 @@ REFUSED = Column(
     "429s", lambda line: f"{line.live.refused:,}", lambda line: _is_bad(line.live.refused)
 )
 WAITING = Column("waiting", lambda line: f"{line.live.waiting:,}")
-SPENT = Column("spent", lambda line: "–" if not line.spent_micros else dollars(line.spent_micros))
+SPENT = Column(
+    "spent", lambda line: "–" if not line.spent_micros else format_dollars(line.spent_micros)
+)
 RPM = Column("rpm", lambda line: _of_cap(line.live.requests_last_minute, line.live.rpm))
 FAILED = Column(
     "failed", lambda line: f"{line.live.failed:,}", lambda line: _is_bad(line.live.failed)
@@ -382,7 +384,7 @@ def _head(view: ScreenView, columns: int) -> list[Piece]:
     course = Piece(view.course.value, Style.BUSY if view.course is Course.STOPPING else Style.HEAD)
     if work.paused:
         course = Piece("paused", Style.BUSY)
-    parts = [course, Piece(span(view.pace.elapsed_seconds))]
+    parts = [course, Piece(format_duration(view.pace.elapsed_seconds))]
     if workers.pids:
         shown = ", ".join(map(str, workers.pids[:PIDS_SHOWN]))
         more = ", …" if len(workers.pids) > PIDS_SHOWN else ""
@@ -487,7 +489,7 @@ def time_left(pace: Throughput, *, short: bool) -> str:
         return "0 left" if short else "nothing left"
     if pace.seconds_left is None:
         return "– left" if short else "time left –"
-    return f"{'' if short else 'about '}{span(pace.seconds_left)} left"
+    return f"{'' if short else 'about '}{format_duration(pace.seconds_left)} left"
 
 
 def _reasons(view: ScreenView, columns: int) -> list[list[Piece]]:
@@ -508,9 +510,9 @@ def _reasons(view: ScreenView, columns: int) -> list[list[Piece]]:
 
 
 def _money(money: Money, columns: int) -> list[Piece]:
-    parts = [Piece(f"{spent_words(money.spent_micros, money.tokens)} spent", Style.HEAD)]
+    parts = [Piece(f"{format_spending(money.spent_micros, money.tokens)} spent", Style.HEAD)]
     if money.reserved_micros:
-        parts.append(Piece(f"{dollars(money.reserved_micros)} reserved"))
+        parts.append(Piece(f"{format_dollars(money.reserved_micros)} reserved"))
     parts.append(Piece(f"{money.bought:,} bought"))
     parts.append(Piece(f"{money.reused:,} reused"))
     if money.tokens:

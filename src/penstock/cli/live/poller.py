@@ -18,7 +18,7 @@ from penstock.model.plan import LevelStates, PlanRow
 from penstock.model.schedule import UnitView
 from penstock.model.spending import Balance
 from penstock.model.views import Outlook, Stats, WorkerView
-from penstock.model.worker import Silence, silent_workers
+from penstock.model.worker import UnresponsiveWorker, unresponsive_workers
 from penstock.observe.live import (
     BuildView,
     ProviderLine,
@@ -45,7 +45,7 @@ class RunAlerts:
         yield from self._of_workers(snapshot.silent)
         yield from self._of_providers(snapshot.providers)
 
-    def _of_workers(self, silent: Iterable[Silence]) -> Iterator[str]:
+    def _of_workers(self, silent: Iterable[UnresponsiveWorker]) -> Iterator[str]:
         for one in silent:
             if one.worker not in self._silent:
                 self._silent.add(one.worker)
@@ -215,7 +215,7 @@ class RunPoller:
         outlook: Outlook,
         workers: list[WorkerView],
         balances: list[Balance],
-        silent: list[Silence],
+        silent: list[UnresponsiveWorker],
     ) -> None:
         now_at = round(self._clock.now() * MICROSECONDS)
         if self.daemon and stats.units:
@@ -255,9 +255,9 @@ class SilentWorkers:
         self._counts: dict[WorkerId, int] = {}  # jobs that each of them holds
         self._asked: tuple[WorkerId, Question[list[JobRef]]] | None = None
 
-    def look(self, workers: list[WorkerView]) -> list[Silence]:
+    def look(self, workers: list[WorkerView]) -> list[UnresponsiveWorker]:
         """Those of the workers that no longer answer; how much one holds is asked for once."""
-        silent = silent_workers(workers, is_gone)
+        silent = unresponsive_workers(workers, is_gone)
         self._counts = {one: count for one, count in self._counts.items() if one in silent}
         self._ask(silent)
         return [

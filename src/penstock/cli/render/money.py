@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.model.journal import CallFigures
-from penstock.model.spending import usd
+from penstock.model.spending import format_usd
 from penstock.observe.spending import BudgetUse, Spending
-from penstock.terminal_text import table
+from penstock.terminal_text import format_table
 
 _NOTHING = CallFigures()
 
@@ -23,7 +23,7 @@ def calls_document(figures: CallFigures) -> dict[str, object] | None:
         "in_doubt": figures.in_doubt,
         "resent": figures.resent,
         "estimated": figures.estimated,
-        "spent_usd": usd(figures.spent.micros),
+        "spent_usd": format_usd(figures.spent.micros),
         "spent_tokens": figures.spent.tokens,
     }
 
@@ -46,11 +46,11 @@ def budget_document(use: BudgetUse) -> dict[str, object]:
         "name": budget.name,
         "period": budget.period.value,
         "span": use.span,
-        "usd": None if budget.micros is None else usd(cap.micros),
+        "usd": None if budget.micros is None else format_usd(cap.micros),
         "tokens": budget.tokens,
-        "spent_usd": usd(use.spent.micros),
+        "spent_usd": format_usd(use.spent.micros),
         "spent_tokens": use.spent.tokens,
-        "reserved_usd": usd(use.reserved.micros),
+        "reserved_usd": format_usd(use.reserved.micros),
         "reserved_tokens": use.reserved.tokens,
     }
 
@@ -60,10 +60,10 @@ def money_lines(spent: list[Spending], uses: list[BudgetUse]) -> list[str]:
     lines = []
     if spent:
         head = ["spent by", "model", "in", "usd", "tokens", "reserved", "bought", "reused"]
-        lines += ["", *table(head, map(_spent, spent), left=3)]
+        lines += ["", *format_table(head, map(_spent, spent), left=3)]
     if uses:
         head = ["budget", "in", "allows", "spent", "reserved", "left"]
-        lines += ["", *table(head, map(_used, uses), left=2)]
+        lines += ["", *format_table(head, map(_used, uses), left=2)]
     return lines
 
 

@@ -29,7 +29,7 @@ from penstock.observe.live import Money, RunSnapshot, Units, money_of
 from penstock.observe.phrases import command, counted
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import within
-from penstock.terminal_text import escaped, say, span, spent_words, warn
+from penstock.terminal_text import escaped, format_duration, format_spending, say, warn
 
 SUMMARY_SECONDS = 5.0  # for each number that is asked for
 PROVIDERS_NAMED = 4
@@ -97,7 +97,7 @@ def _ended(closing: RunSummary) -> str:
     if not closing.build:
         return closing.pace.summary(closing.ended)
     jobs = counted(sum(closing.ended.values()), "job")
-    return f"{jobs} ended in {span(closing.pace.elapsed_seconds)}"
+    return f"{jobs} ended in {format_duration(closing.pace.elapsed_seconds)}"
 
 
 def _format_units(units: Units) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _paid(money: Money, in_doubt: int) -> str:
     guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
     return (
         f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}{again}; "
-        f"{spent_words(money.spent_micros, money.tokens)} spent{guessed}"
+        f"{format_spending(money.spent_micros, money.tokens)} spent{guessed}"
     )
 
 

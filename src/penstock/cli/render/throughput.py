@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.model.job import TERMINAL, JobState
-from penstock.terminal_text import span
+from penstock.terminal_text import format_duration
 
 RATE_SECONDS = 10.0  # the rate is that of the last while
 SAMPLE_SECONDS = 1.0  # between two samples that are kept
@@ -52,7 +52,7 @@ class Throughput:
         seconds = self.elapsed_seconds
         rate = sum(ended.values()) / seconds if seconds > 0 else 0.0
         left = f"; {self.left:,} left" if self.left else ""
-        return f"{_counted(ended)} in {span(seconds)} ({rate:,.1f}/s){left}"
+        return f"{_counted(ended)} in {format_duration(seconds)} ({rate:,.1f}/s){left}"
 
 
 def _counted(ended: Mapping[JobState, int]) -> str:

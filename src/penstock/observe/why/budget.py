@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.model.dataset import task_name
-from penstock.model.spending import ALL, BudgetRefusal, BudgetStop, Period, day_of
+from penstock.model.spending import ALL, BudgetRefusal, BudgetStop, Period, utc_day
 from penstock.observe.phrases import at, run_command, span
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
 
@@ -68,7 +68,7 @@ def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanati
     settings = refusal.short.settings
     if refusal.budget.period is Period.RUN:
         unblocks = f"a new run starts: it counts from zero, up to {settings}"
-    elif stop.span == day_of(facts.now):
+    elif stop.span == utc_day(facts.now):
         unblocks = f"{settings} is raised, or the day ends (UTC), and a new run starts"
     else:
         unblocks = f"a new run starts: it is a new day, and it counts from zero, up to {settings}"

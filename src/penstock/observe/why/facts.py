@@ -11,8 +11,8 @@ import msgspec
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import dimension_key
 from penstock.model.spending import BudgetStop
-from penstock.model.views import Circumstances, Dependency, HeldKey, Stats, WorkerView
-from penstock.model.worker import JobStanding, Silence, WorkerStatus, read_status
+from penstock.model.views import Dependency, HeldKey, JobContext, Stats, WorkerView
+from penstock.model.worker import LeaseReport, UnresponsiveWorker, WorkerStatus, read_status
 from penstock.observe.spending import BudgetUse
 
 
@@ -115,18 +115,18 @@ class WorkerAnswer(msgspec.Struct, frozen=True):
     """The answer of a worker that was asked about a job."""
 
     worker: WorkerId
-    standing: JobStanding
+    standing: LeaseReport
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All facts that the explanation of a job is derived from."""
 
-    this: Circumstances
+    this: JobContext
     now: int  # by the store's clock, when these facts were read
-    chain: tuple[Circumstances, ...] = ()  # the dependencies that hold it up, link by link
+    chain: tuple[JobContext, ...] = ()  # the dependencies that hold it up, link by link
     stats: Stats
     workers: tuple[WorkerView, ...] = ()
-    silent: Mapping[WorkerId, Silence] = {}  # workers that no longer answer
+    silent: Mapping[WorkerId, UnresponsiveWorker] = {}  # workers that no longer answer
     caps: KnownCaps = KnownCaps()
     answers: tuple[WorkerAnswer, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers

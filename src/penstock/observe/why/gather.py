@@ -17,9 +17,9 @@ from penstock.model.dataset import BUILD
 from penstock.model.job import TERMINAL, Job, JobState, WorkerId
 from penstock.model.lease import JobRef
 from penstock.model.run import read_document
-from penstock.model.spending import Budget, BudgetStop, day_of
-from penstock.model.views import Circumstances, WorkerView
-from penstock.model.worker import JobStanding, read_standing, read_status, silent_workers
+from penstock.model.spending import Budget, BudgetStop, utc_day
+from penstock.model.views import JobContext, WorkerView
+from penstock.model.worker import LeaseReport, read_lease_report, read_status, unresponsive_workers
 from penstock.observe.explain import budget_stops
 from penstock.observe.phrases import rebuild_command
 from penstock.observe.spending import BudgetUse, budget_uses
@@ -53,13 +53,13 @@ def gather_facts(
         gone: whether the process with this mark is certainly gone.
     """
     began = clock.monotonic()
-    this = store.circumstances(key).result()
+    this = store.job_context(key).result()
     if this is None:
         return None
     chain = tuple(_chain(store, this))
     workers = tuple(store.workers().result())
     stats, overrides = store.stats().result(), store.caps().result()
-    silent = silent_workers(workers, gone)
+    silent = unresponsive_workers(workers, gone)
     living = [worker for worker in workers if worker.id not in silent]
     answers = tuple(_ask(store, chain[-1] if chain else this, living, clock))
     return JobFacts(
@@ -71,7 +71,7 @@ def gather_facts(
         silent=silent,
         caps=KnownCaps(overrides, configured),
         answers=answers,
-        budgets=tuple(_budgets(store, living, budgets, day_of(this.now))),
+        budgets=tuple(_budgets(store, living, budgets, utc_day(this.now))),
         stops=() if any(worker.alive for worker in living) else _stops(store),
         again=None if this.job.plan_id is None else _again(store, this.job.plan_id),
     )
@@ -102,21 +102,21 @@ def _budgets(
     return budget_uses(known, store.balances([*runs, day]).result(), runs, day)
 
 
-def _chain(store: Store, this: Circumstances) -> Iterator[Circumstances]:
+def _chain(store: Store, this: JobContext) -> Iterator[JobContext]:
     """Follow dependencies from a job to the one that holds it up or caused its skip."""
     seen = {this.job.key}
-    link: Circumstances | None = this
+    link: JobContext | None = this
     while link is not None and len(seen) <= CHAIN_MAX:
         key = _before(link)
         if key is None or key in seen:
             return
         seen.add(key)
-        link = store.circumstances(key).result()
+        link = store.job_context(key).result()
         if link is not None:
             yield link
 
 
-def _before(link: Circumstances) -> str | None:
+def _before(link: JobContext) -> str | None:
     if link.job.state is JobState.WAITING:
         left = (x.key for x in link.dependencies if x.open and x.state not in TERMINAL)
         return next(left, None)
@@ -137,7 +137,7 @@ def unbuilt_by(job: Job) -> str | None:
 
 
 def _ask(
-    store: Store, link: Circumstances, workers: Sequence[WorkerView], clock: Clock
+    store: Store, link: JobContext, workers: Sequence[WorkerView], clock: Clock
 ) -> Iterator[WorkerAnswer]:
     """Ask the workers that may know more than the store."""
     ref = JobRef(link.job.id, link.job.token)
@@ -154,7 +154,7 @@ def _ask(
             if document is None:
                 continue
             del asked[worker]
-            standing = read_standing(document)
+            standing = read_lease_report(document)
             if standing is not None:
                 yield WorkerAnswer(worker, _by_our_clock(standing, link.now))
         if asked:
@@ -163,13 +163,13 @@ def _ask(
             blocking_sleep(POLL_SECONDS)
 
 
-def _by_our_clock(standing: JobStanding, asked_at: int) -> JobStanding:
+def _by_our_clock(standing: LeaseReport, asked_at: int) -> LeaseReport:
     """Clocks differ: an answer counts from when it was asked for, by the clock of the store."""
     status = replace(standing.status, captured_at=asked_at)
     return replace(standing, status=status)
 
 
-def _whom(link: Circumstances, workers: Sequence[WorkerView]) -> list[WorkerId]:
+def _whom(link: JobContext, workers: Sequence[WorkerView]) -> list[WorkerId]:
     """Whom to ask: the holder; for a ready job, busy workers that could take it."""
     alive = {worker.id: worker for worker in workers if worker.alive}
     job = link.job

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.model.dataset import task_name
 from penstock.model.job import TERMINAL, JobState
-from penstock.model.views import Circumstances, Dependency
+from penstock.model.views import Dependency, JobContext
 from penstock.observe.phrases import (
     at,
     command,
@@ -87,7 +87,7 @@ def _not_due(facts: JobFacts) -> Explanation | None:
     return replace(found, unblocks="it is due", when=job.available_at, details=tuple(_tries(this)))
 
 
-def _tries(this: Circumstances) -> Iterator[str]:
+def _tries(this: JobContext) -> Iterator[str]:
     job = this.job
     if job.attempts:
         yield f"Failed attempts so far: {job.attempts}."
@@ -289,7 +289,7 @@ def _as_it_must(waits: list[Dependency], key: str) -> str:
     return " successfully" if "success" in kinds else ", in any state"
 
 
-def _besides(this: Circumstances) -> str:
+def _besides(this: JobContext) -> str:
     """How many more jobs it waits for."""
     others = this.job.pending - 1
     return f", and {others:,} more that it waits for" if others > 0 else ""

@@ -12,10 +12,10 @@ from penstock.model.dataset import task_name
 from penstock.model.job import WorkerId
 from penstock.model.worker import (
     BlockedTasks,
-    JobStanding,
-    Silence,
+    LeasePhase,
+    LeaseReport,
     SlotUse,
-    Standing,
+    UnresponsiveWorker,
     WorkerStatus,
 )
 from penstock.observe.phrases import at, counted, run_command, some, span
@@ -56,7 +56,7 @@ def explain_leased(facts: JobFacts) -> Explanation:
             worker=worker,
         )
     answer = next((x.standing for x in facts.answers if x.worker == worker), None)
-    if answer is None or answer.standing is Standing.UNKNOWN:
+    if answer is None or answer.standing is LeasePhase.UNKNOWN:
         return _explain_unknown(facts, worker, leased)
     found = Explanation(
         key=job.key,
@@ -67,9 +67,9 @@ def explain_leased(facts: JobFacts) -> Explanation:
         as_of=answer.status.captured_at,
     )
     match answer.standing:
-        case Standing.RUNNING:
+        case LeasePhase.RUNNING:
             return _explain_running(facts, found, answer)
-        case Standing.STOPPING:
+        case LeasePhase.STOPPING:
             return replace(
                 found,
                 gate=Gate.DETACHED,
@@ -79,7 +79,7 @@ def explain_leased(facts: JobFacts) -> Explanation:
                 unblocks="its body ends, or is abandoned",
                 when=answer.deadline_at,
             )
-        case Standing.WAITING:
+        case LeasePhase.WAITING:
             return _explain_waiting(facts, found, answer)
     return replace(
         found,
@@ -88,7 +88,7 @@ def explain_leased(facts: JobFacts) -> Explanation:
     )
 
 
-def _explain_silent(facts: JobFacts, silence: Silence, leased: str) -> Explanation:
+def _explain_silent(facts: JobFacts, silence: UnresponsiveWorker, leased: str) -> Explanation:
     """Explain a job whose worker was killed, most likely, and whose lease has not ended yet."""
     job, left = facts.this.job, round(silence.lease_seconds * MICROSECONDS)
     why = "its process is gone" if silence.is_gone else "its lease was not renewed in time"
@@ -130,7 +130,7 @@ def _explain_unknown(facts: JobFacts, worker: WorkerId, leased: str) -> Explanat
     return replace(found, details=(_format_slots(worker, status),), as_of=status.captured_at)
 
 
-def _explain_running(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
+def _explain_running(facts: JobFacts, found: Explanation, answer: LeaseReport) -> Explanation:
     this = facts.this
     job = this.job
     since = answer.since_at
@@ -144,7 +144,7 @@ def _explain_running(facts: JobFacts, found: Explanation, answer: JobStanding) -
         limit = f"its time limit is {at(until)}"
     else:
         limit = "its time limit is paused"
-    progress = "" if answer.progress is None else f" Progress: {answer.progress.words()}."
+    progress = "" if answer.progress is None else f" Progress: {answer.progress.format()}."
     running = replace(
         found,
         sentence=(
@@ -161,7 +161,7 @@ def _explain_running(facts: JobFacts, found: Explanation, answer: JobStanding) -
     return waits_for_permit(running, permit, answer.permit_of, answer.status, facts.now)
 
 
-def _explain_waiting(facts: JobFacts, found: Explanation, answer: JobStanding) -> Explanation:
+def _explain_waiting(facts: JobFacts, found: Explanation, answer: LeaseReport) -> Explanation:
     """Explain a leased job that has not started, by the denial of the worker's scheduler."""
     job, denied, status = facts.this.job, answer.denied, answer.status
     worker = found.worker or WorkerId("")
@@ -377,6 +377,6 @@ def is_full(status: WorkerStatus, task: str) -> bool:
 def on_worker(facts: JobFacts, found: Explanation) -> Explanation:
     """Add the deadline that its worker reports, if the worker has answered."""
     answer = next((x.standing for x in facts.answers if x.worker == found.worker), None)
-    if answer is None or answer.standing is Standing.UNKNOWN:
+    if answer is None or answer.standing is LeasePhase.UNKNOWN:
         return found
     return replace(found, when=answer.deadline_at, as_of=answer.status.captured_at)

@@ -12,7 +12,7 @@ from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import CallInDoubt, StoreError, UsageError
 from penstock.model.dataset import task_name
 from penstock.model.journal import Answer, CallKey, CallRef, CallState
-from penstock.model.spending import accounts_of, day_of
+from penstock.model.spending import accounts_of, utc_day
 from penstock.requests import attempt_context
 from penstock.requests.clients.httpx import AdmittedTransport
 from penstock.requests.executor import ModelRequestExecutor
@@ -114,7 +114,7 @@ class PaidCalls:
 
     def _reuse(self, calls: AttemptCalls, key: CallKey, model: str) -> None:
         calls.delivered(key)
-        day = day_of(round(self._clock.now() * MICROSECONDS))
+        day = utc_day(round(self._clock.now() * MICROSECONDS))
         provider = self.rules.provider
         task = task_name(calls.job.task)
         self._writer.reused(key, accounts_of(self._run_id, day, task, provider, model))

@@ -24,7 +24,7 @@ from penstock.model.journal import (
     IntentVerdict,
 )
 from penstock.model.run import RunPart
-from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, day_of
+from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, utc_day
 from penstock.model.views import Progress
 from penstock.stores.call_rules import NOTHING, CallBook, CallRow, Change, Place, budgeted
 from penstock.stores.protocol import CALLS_DROPPED, CALLS_SLICE, DAYS_KEPT, RUNS_KEPT
@@ -198,7 +198,7 @@ def prune_calls(tx: Transaction, before: int, after: JobId) -> tuple[Progress, J
 
 def _forget_days(tx: Transaction) -> None:
     """What was spent long ago; a day's account goes once nothing is reserved in it."""
-    first = day_of(tx.now - DAYS_KEPT * DAY_MICROS)
+    first = utc_day(tx.now - DAYS_KEPT * DAY_MICROS)
     if tx.value("has_old_days", first):
         tx.add_up_accounts()
         tx.run("forget_day_accounts", first)

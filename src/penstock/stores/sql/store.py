@@ -38,16 +38,16 @@ from penstock.model.run import RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
-    Circumstances,
     EndMark,
     EnqueueReport,
-    KeptLimit,
+    JobContext,
     Outlook,
     Progress,
     Retried,
     RetryCounts,
     Settled,
     Stats,
+    StoredLimit,
     WorkerView,
 )
 from penstock.model.worker import Inbox
@@ -362,8 +362,8 @@ class SqlStore(SqlDatasetStore):
     def attempts(self, key: str) -> Reply[list[Attempt]]:
         return self._read(lambda: self._reader.attempts(key))
 
-    def circumstances(self, key: str) -> Reply[Circumstances | None]:
-        return self._read(lambda: self._reader.circumstances(key, self._times()[0]))
+    def job_context(self, key: str) -> Reply[JobContext | None]:
+        return self._read(lambda: self._reader.job_context(key, self._times()[0]))
 
     def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
         return self._read(lambda: self._reader.jobs(wanted, after_id, limit))
@@ -398,7 +398,7 @@ class SqlStore(SqlDatasetStore):
     def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> Reply[None]:
         return self._writer.submit(lambda tx: registering.save_learned(tx, limits))
 
-    def learned(self) -> Reply[list[KeptLimit]]:
+    def learned(self) -> Reply[list[StoredLimit]]:
         return self._read(self._reader.learned)
 
     def inbox(self, worker: WorkerId) -> Reply[Inbox]:

@@ -26,15 +26,15 @@ from penstock.model.lease import JobRef
 from penstock.model.provider import ProviderModelKey
 from penstock.model.views import (
     FIRST_END,
-    Circumstances,
     Dependency,
     EndMark,
     HeldKey,
     Holder,
-    KeptLimit,
+    JobContext,
     Outlook,
     RetryCounts,
     Stats,
+    StoredLimit,
     WorkerView,
 )
 from penstock.model.worker import Inbox, Question
@@ -215,9 +215,9 @@ class SqlReader(Statements):
             )
         ]
 
-    def learned(self) -> list[KeptLimit]:
+    def learned(self) -> list[StoredLimit]:
         return [
-            KeptLimit(ProviderModelKey(provider, model), document, learned_at)
+            StoredLimit(ProviderModelKey(provider, model), document, learned_at)
             for provider, model, document, learned_at in self.rows("list_learned", LEARNED_READ)
         ]
 
@@ -235,12 +235,12 @@ class SqlReader(Statements):
                 inbox.questions.append(Question(question, ref))
         return inbox
 
-    def circumstances(self, key: str, now: int) -> Circumstances | None:
+    def job_context(self, key: str, now: int) -> JobContext | None:
         job = self.job(key)
         if job is None:
             return None
         counts = dict(self.array("count_holders", as_json(job.limit_keys)))
-        return Circumstances(
+        return JobContext(
             job=job,
             now=now,
             dependencies=tuple(

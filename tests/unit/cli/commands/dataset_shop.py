@@ -18,7 +18,7 @@ from penstock.ids import SeededIds
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
 from penstock.model.plan import BuildReport
-from penstock.process_identity import own_mark
+from penstock.process_identity import own_identity
 from penstock.stores.sqlite.store import SqliteStore
 
 DATASETS = """
@@ -113,7 +113,7 @@ class Shop:
             build_request(app.datasets, targets, start, end, now, eager=eager),
             LockHolder(
                 run_id,
-                own_mark() if mark is None else mark,
+                own_identity() if mark is None else mark,
                 loaded.settings.runtime.lease_ttl_seconds,
             ),
             self.store,

@@ -10,7 +10,14 @@ import pytest
 
 from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
-from penstock.model.run import CauseTime, Doing, LimitKind, ModelFigures, RunDocument, RunPart
+from penstock.model.run import (
+    ActivityTime,
+    CauseTime,
+    LimitKind,
+    ModelFigures,
+    RunDocument,
+    RunPart,
+)
 from penstock.model.spending import Amount, Budget, BudgetRefusal, BudgetStop, Period
 from penstock.stores.sqlite.store import SqliteStore
 from tests.unit.cli.conftest import Command
@@ -45,7 +52,10 @@ def tell(
         over=over,
         stops=stops,
         causes=causes,
-        doing=(Doing(LimitKind.LATENCY, "a/m", 60.0), Doing(LimitKind.OWN_CODE, "", 20.0)),
+        doing=(
+            ActivityTime(LimitKind.LATENCY, "a/m", 60.0),
+            ActivityTime(LimitKind.OWN_CODE, "", 20.0),
+        ),
         ended=40,
         slots={"async": 4},
         models=(ModelFigures(provider="a", model="m", requests=40, refused=2, tokens=900),),

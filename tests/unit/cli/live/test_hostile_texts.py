@@ -58,7 +58,7 @@ def obeyed(shown: str) -> list[str]:
 
 @pytest.mark.parametrize("hostile", CORPUS, ids=ascii)
 def test_lines_for_people_hold_no_orders(hostile: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for shown in (terminal_text.escaped(hostile), terminal_text.one_sentence(hostile)):
+    for shown in (terminal_text.escaped(hostile), terminal_text.one_line(hostile)):
         assert obeyed(shown) == []
         assert "\n" not in shown
     assert terminal_text.escaped_lines(f"a\n{hostile}").count("\n") == 1 + hostile.count("\n")

@@ -14,9 +14,9 @@ from penstock.model.spending import (
     BudgetRefusal,
     BudgetStop,
     Period,
-    usd,
+    format_usd,
 )
-from penstock.model.worker import Standing, WorkerStatus, read_status
+from penstock.model.worker import LeasePhase, WorkerStatus, read_status
 from penstock.observe.spending import budget_uses, spending_of
 from penstock.observe.why.facts import Gate
 from penstock.observe.why.job import explain
@@ -123,7 +123,7 @@ def test_without_a_worker_what_the_day_has_left_is_a_detail() -> None:
 
 def test_a_body_that_waits_for_money_of_others_says_so() -> None:
     standing = answer(
-        Standing.RUNNING, since_at=NOW, permit_since_at=NOW - seconds(3), money_of="budget.day"
+        LeasePhase.RUNNING, since_at=NOW, permit_since_at=NOW - seconds(3), money_of="budget.day"
     )
     subject = job(state=JobState.IN_PROGRESS, worker=W)
 
@@ -150,4 +150,4 @@ def test_spending_is_told_by_model_with_exact_money() -> None:
         "0.000003",
     )
     assert (row.bought, row.reused, row.period, row.span) == (5, 6, "day", DAY)
-    assert [usd(one) for one in (0, -1_500_000, 10**12)] == ["0", "-1.5", "1000000"]
+    assert [format_usd(one) for one in (0, -1_500_000, 10**12)] == ["0", "-1.5", "1000000"]

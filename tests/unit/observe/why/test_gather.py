@@ -10,8 +10,8 @@ import msgspec
 from penstock.errors import StoreReadOnly
 from penstock.model.job import Edge, JobState, WorkerId
 from penstock.model.lease import JobRef
-from penstock.model.views import Circumstances
-from penstock.model.worker import JobStanding, Standing, WorkerStatus
+from penstock.model.views import JobContext
+from penstock.model.worker import LeasePhase, LeaseReport, WorkerStatus
 from penstock.observe.why.facts import Gate, JobFacts
 from penstock.observe.why.gather import ASKED_MAX, CHAIN_MAX, gather_facts
 from penstock.observe.why.job import explain
@@ -40,7 +40,7 @@ class Answering(InProcessStore):
 
 def answering(document: str | None = None) -> tuple[Answering, StoreWorld, ManualClock]:
     clock = ManualClock()
-    standing = JobStanding(standing=Standing.RUNNING, status=BUSY)
+    standing = LeaseReport(standing=LeasePhase.RUNNING, status=BUSY)
     store = Answering(clock, document or standing.encoded())
     return store, StoreWorld(store, clock), clock
 
@@ -60,7 +60,7 @@ def test_the_holder_of_a_leased_job_is_asked_about_its_lease() -> None:
     facts = run_facts(world, "a")
 
     assert store.asked == [(worker, ref(job))]
-    assert facts.answers[0].standing.standing is Standing.RUNNING
+    assert facts.answers[0].standing.standing is LeasePhase.RUNNING
     assert facts.answers[0].standing.status.captured_at == clock.now_micros  # not the worker's 5
 
 
@@ -119,8 +119,8 @@ def test_what_has_ended_does_not_hold_a_job_up() -> None:
     """An end of which the dependant was not told yet, beside a dependency that goes on."""
 
     class Untold(Answering):
-        def circumstances(self, key: str) -> Reply[Circumstances | None]:
-            found = super().circumstances(key).result()
+        def job_context(self, key: str) -> Reply[JobContext | None]:
+            found = super().job_context(key).result()
             assert found is not None
             edges = tuple(msgspec.structs.replace(x, open=True) for x in found.dependencies)
             return Reply.of(msgspec.structs.replace(found, dependencies=edges))

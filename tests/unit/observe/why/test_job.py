@@ -18,14 +18,14 @@ from penstock.model.job import (
     JobState,
     WorkerId,
 )
-from penstock.model.views import Circumstances, Dependency, HeldKey, Holder, Stats, WorkerView
+from penstock.model.views import Dependency, HeldKey, Holder, JobContext, Stats, WorkerView
 from penstock.model.worker import (
     BlockedTasks,
-    JobStanding,
+    LeasePhase,
+    LeaseReport,
     ProviderUse,
-    Silence,
     SlotUse,
-    Standing,
+    UnresponsiveWorker,
     WorkerStatus,
 )
 from penstock.observe.why.facts import Gate, JobFacts, KnownCaps, WorkerAnswer
@@ -75,7 +75,7 @@ def job(key: str = "k", state: JobState = JobState.QUEUED, **changes: object) ->
     return Job(**values)  # type: ignore[arg-type]
 
 
-def around(subject: Job, **changes: object) -> Circumstances:
+def around(subject: Job, **changes: object) -> JobContext:
     values: dict[str, object] = {
         "now": NOW,
         "dependencies": (),
@@ -84,7 +84,7 @@ def around(subject: Job, **changes: object) -> Circumstances:
         "held": (),
         **changes,
     }
-    return Circumstances(job=subject, **values)  # type: ignore[arg-type]
+    return JobContext(job=subject, **values)  # type: ignore[arg-type]
 
 
 def stats(*, paused: bool = False, suspects: int = 0) -> Stats:
@@ -122,16 +122,16 @@ def worker(
     )
 
 
-def facts(this: Job | Circumstances, **changes: object) -> JobFacts:
+def facts(this: Job | JobContext, **changes: object) -> JobFacts:
     circumstances = around(this) if isinstance(this, Job) else this
     values: dict[str, object] = {"stats": stats(), "workers": (worker(),), "now": NOW, **changes}
     return JobFacts(this=circumstances, **values)  # type: ignore[arg-type]
 
 
-def answer(standing: Standing, name: WorkerId = W, **changes: object) -> WorkerAnswer:
+def answer(standing: LeasePhase, name: WorkerId = W, **changes: object) -> WorkerAnswer:
     status = changes.pop("status", FULL)
     asked = msgspec.structs.replace(status, captured_at=NOW)  # type: ignore[type-var]
-    return WorkerAnswer(name, JobStanding(standing=standing, status=asked, **changes))  # type: ignore[arg-type]
+    return WorkerAnswer(name, LeaseReport(standing=standing, status=asked, **changes))  # type: ignore[arg-type]
 
 
 def test_a_job_that_was_enqueued_for_later_says_when() -> None:
@@ -227,7 +227,7 @@ HELD = HeldKey(
 )
 
 
-def limited(held: HeldKey = HELD) -> Circumstances:
+def limited(held: HeldKey = HELD) -> JobContext:
     return around(job(limit_keys=(held.limit_key,)), held=(held,))
 
 
@@ -332,7 +332,7 @@ def test_the_command_for_more_slots_is_that_of_their_kind(
 ) -> None:
     full = WorkerStatus(captured_at=0, slots={kind: SlotUse(4, 4)}, task_slots={"fetch": kind})
     denied = BlockedTasks("no_capacity", "capacity", kind, 3, 2, NOW, {})
-    said = answer(Standing.WAITING, denied=denied, status=full) if is_leased else None
+    said = answer(LeasePhase.WAITING, denied=denied, status=full) if is_leased else None
 
     found = explain(
         facts(
@@ -350,7 +350,9 @@ def test_an_answer_counts_before_the_row() -> None:
 
     found = explain(
         facts(
-            job(), workers=(worker(status=FULL),), answers=(answer(Standing.UNKNOWN, status=idle),)
+            job(),
+            workers=(worker(status=FULL),),
+            answers=(answer(LeasePhase.UNKNOWN, status=idle),),
         )
     )
 
@@ -380,7 +382,7 @@ def leased(key: str = "k", **changes: object) -> Job:
 
 
 def test_a_running_job_says_where_since_when_and_until_when() -> None:
-    said = answer(Standing.RUNNING, since_at=NOW - seconds(5), deadline_at=NOW + seconds(55))
+    said = answer(LeasePhase.RUNNING, since_at=NOW - seconds(5), deadline_at=NOW + seconds(55))
 
     found = explain(facts(leased(attempts=1), answers=(said,)))
 
@@ -414,7 +416,7 @@ def test_a_leased_job_that_does_not_start_says_what_its_worker_says(
     numbers = {"held": 2.0, "share": 2.0, "rivals": 1.0, "debt": float(reason == "borrow_debt")}
     denied = BlockedTasks(reason, "capacity", "async", 3, 2, NOW, numbers)
 
-    found = explain(facts(leased(), answers=(answer(Standing.WAITING, denied=denied),)))
+    found = explain(facts(leased(), answers=(answer(LeasePhase.WAITING, denied=denied),)))
 
     assert found.gate is gate
     assert said in found.sentence
@@ -422,24 +424,24 @@ def test_a_leased_job_that_does_not_start_says_what_its_worker_says(
 
 
 def test_a_leased_job_that_nothing_stops_is_among_the_next() -> None:
-    assert explain(facts(leased(), answers=(answer(Standing.WAITING),))).gate is Gate.TURN
+    assert explain(facts(leased(), answers=(answer(LeasePhase.WAITING),))).gate is Gate.TURN
 
 
 def test_a_job_that_was_told_to_stop_and_does_not_lingers() -> None:
-    found = explain(facts(leased(), answers=(answer(Standing.STOPPING, deadline_at=NOW + 9),)))
+    found = explain(facts(leased(), answers=(answer(LeasePhase.STOPPING, deadline_at=NOW + 9),)))
 
     assert (found.gate, found.when) == (Gate.DETACHED, NOW + 9)
 
 
 def test_a_job_whose_end_is_on_the_way_says_so() -> None:
-    found = explain(facts(leased(), answers=(answer(Standing.ENDED),)))
+    found = explain(facts(leased(), answers=(answer(LeasePhase.ENDED),)))
 
     assert found.gate is Gate.RUNNING
     assert "has ended" in found.sentence
 
 
 @pytest.mark.parametrize(
-    "answers", [(), (answer(Standing.UNKNOWN),), (answer(Standing.RUNNING, V),)]
+    "answers", [(), (answer(LeasePhase.UNKNOWN),), (answer(LeasePhase.RUNNING, V),)]
 )
 def test_without_a_word_of_its_worker_only_the_lease_is_told(
     answers: tuple[WorkerAnswer, ...],
@@ -458,7 +460,7 @@ def test_a_lease_of_a_dead_worker_is_taken_back_by_the_next() -> None:
     assert found.command == "penstock queue run"
 
 
-def waiting(key: str, *parents: tuple[str, JobState], kind: str = "success") -> Circumstances:
+def waiting(key: str, *parents: tuple[str, JobState], kind: str = "success") -> JobContext:
     edges = tuple(Dependency(name, EdgeKind(kind), state, open=True) for name, state in parents)
     return around(
         job(key, JobState.WAITING, pending=len(parents)),
@@ -574,7 +576,7 @@ def test_a_cancelled_job_says_so() -> None:
 def test_a_cancelled_job_whose_body_goes_on_lingers_and_names_what_it_holds() -> None:
     body = around(job(state=JobState.CANCELLED, limit_keys=("host:x",)), lingering=(W,))
 
-    found = explain(facts(body, answers=(answer(Standing.STOPPING, deadline_at=NOW + 5),)))
+    found = explain(facts(body, answers=(answer(LeasePhase.STOPPING, deadline_at=NOW + 5),)))
 
     assert found.gate is Gate.DETACHED
     assert found.sentence == (
@@ -700,7 +702,7 @@ def test_a_job_that_waits_for_its_provider_says_what_of_it(
     status = WorkerStatus(captured_at=NOW, providers=(use,))
 
     leased_job = explain(
-        facts(leased(), answers=(answer(Standing.WAITING, denied=denied, status=status),))
+        facts(leased(), answers=(answer(LeasePhase.WAITING, denied=denied, status=status),))
     )
 
     assert leased_job.gate is gate
@@ -710,7 +712,7 @@ def test_a_job_that_waits_for_its_provider_says_what_of_it(
 
 
 def test_a_running_job_that_waits_for_a_permit_says_so() -> None:
-    standing = answer(Standing.RUNNING, permit_since_at=NOW - 7 * MICROSECONDS, permit_of="ai")
+    standing = answer(LeasePhase.RUNNING, permit_since_at=NOW - 7 * MICROSECONDS, permit_of="ai")
 
     found = explain(facts(leased(), answers=(standing,)))
 
@@ -725,7 +727,7 @@ def test_a_running_job_whose_permit_waits_for_a_cool_down_names_it_and_its_end()
         provider="ai", model="m", limit=8, limit_max=8, refused=3, waiting=1, blocked_until_at=until
     )
     standing = answer(
-        Standing.RUNNING,
+        LeasePhase.RUNNING,
         permit_since_at=NOW - seconds(7),
         permit_of="ai",
         deadline_at=NOW + seconds(50),
@@ -762,7 +764,7 @@ def test_a_job_of_a_worker_that_no_longer_answers_says_when_it_comes_back(
     is_gone: bool, why: str
 ) -> None:
     held = job(state=JobState.IN_PROGRESS, worker=W)
-    dead = Silence(W, "r", "here", 77, 17.0, is_gone=is_gone, jobs=1)
+    dead = UnresponsiveWorker(W, "r", "here", 77, 17.0, is_gone=is_gone, jobs=1)
 
     found = explain(facts(held, silent={W: dead}))
 
@@ -774,7 +776,7 @@ def test_a_job_of_a_worker_that_no_longer_answers_says_when_it_comes_back(
 
 
 def test_a_worker_that_no_longer_answers_takes_no_job() -> None:
-    dead = Silence(W, "r", "here", 77, 17.0, is_gone=True, jobs=1)
+    dead = UnresponsiveWorker(W, "r", "here", 77, 17.0, is_gone=True, jobs=1)
 
     assert explain(facts(job(), silent={W: dead})).gate is Gate.NO_WORKER
 
@@ -785,7 +787,7 @@ def test_lent_slots_are_not_slots_more() -> None:
     found = explain(
         facts(
             job(state=JobState.IN_PROGRESS, worker=W),
-            answers=(answer(Standing.WAITING, status=status),),
+            answers=(answer(LeasePhase.WAITING, status=status),),
         )
     )
 

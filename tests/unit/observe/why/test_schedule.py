@@ -10,7 +10,7 @@ from penstock.cli.commands.why import passed_since
 from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.schedule import PreflightResult, UnitView
 from penstock.model.views import WorkerView
-from penstock.model.worker import JobStanding, Standing, WorkerStatus
+from penstock.model.worker import LeasePhase, LeaseReport, WorkerStatus
 from penstock.observe.why.facts import Gate, JobFacts, WorkerAnswer
 from penstock.observe.why.schedule import FailedStart, UnitFacts, explain_unit, never_armed
 from tests.unit.observe.why.test_job import NOW, W, around, job, seconds, stats, worker
@@ -210,8 +210,8 @@ def test_one_that_is_late_says_since_when() -> None:
 
 
 def running(ago: float) -> UnitFacts:
-    standing = JobStanding(
-        standing=Standing.RUNNING,
+    standing = LeaseReport(
+        standing=LeasePhase.RUNNING,
         since_at=NOW - seconds(ago),
         status=WorkerStatus(captured_at=NOW),
     )

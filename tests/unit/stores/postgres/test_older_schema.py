@@ -57,7 +57,7 @@ def test_an_older_postgres_store_is_upgraded_with_everything_in_it(
     jobs = store.jobs(JobFilter(), JobId(0), 100).result()
     assert {job.state for job in jobs} == set(JobState)
     assert store.check().result() == []
-    assert store.circumstances("ready").result().held[0].count == 2  # type: ignore[union-attr]
+    assert store.job_context("ready").result().held[0].count == 2  # type: ignore[union-attr]
     assert {job.task: job.kind for job in jobs} == {
         job.task: old_stores.KINDS.get(job.task, "job") for job in jobs
     }

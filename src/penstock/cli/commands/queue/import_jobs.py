@@ -37,7 +37,7 @@ from penstock.model.views import EnqueueReport
 from penstock.redaction.secrets import redacted
 from penstock.stores.retry import repeat_unknown
 from penstock.stores.store_future import Reply
-from penstock.terminal_text import is_open, one_sentence, print_document, say, warn
+from penstock.terminal_text import is_open, one_line, print_document, say, warn
 
 LINE_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024  # a payload with every character escaped, and the rest
 KEPT_BEFORE = "the jobs before are kept. Run the same command again."
@@ -275,7 +275,7 @@ class Tally:
         if len(self.shown) < BAD_LINES_SHOWN:
             column = error.column if isinstance(error, BadLine) else None
             problem = error.problem if isinstance(error, BadLine) else str(error)
-            problem = one_sentence(redacted(problem)).rstrip(".")
+            problem = one_line(redacted(problem)).rstrip(".")
             self.shown.append({"line": number, "column": column, "message": problem})
             place = f"line {number}" if column is None else f"line {number}, column {column}"
             warn(f"{place}: {problem}.")

@@ -18,7 +18,7 @@ from penstock.operate.limits import (
     set_limit,
     used_dimensions,
 )
-from penstock.terminal_text import escaped, print_document, say, table, warn
+from penstock.terminal_text import escaped, format_table, print_document, say, warn
 
 
 def limit(
@@ -75,7 +75,7 @@ def _show(found: dict[str, LimitView], *, as_json: bool) -> None:
         ]
         for name, entry in found.items()
     ]
-    for line in table(head, rows):
+    for line in format_table(head, rows):
         say(line)
 
 

@@ -24,7 +24,7 @@ from penstock.model.dataset import task_name
 from penstock.model.job import Job, JobId, JobState
 from penstock.operate.actions import state_named, stored_tasks
 from penstock.stores.protocol import JobFilter, Store
-from penstock.terminal_text import document_text, escaped, iso_time, say, write
+from penstock.terminal_text import escaped, format_document, iso_time, say, write
 
 PAGE_JOBS = 500
 NOTE_LENGTH_MAX = 100  # characters of an error in a line
@@ -93,7 +93,7 @@ def _print_document(jobs: Iterator[Job]) -> None:
         for job in page:
             document = document_of(job, ())
             del document["history"]
-            texts.append(f"{comma}\n    {document_text(document, indent=0)}")
+            texts.append(f"{comma}\n    {format_document(document, indent=0)}")
             comma = ","
         if not write("".join(texts)):
             return

@@ -212,7 +212,7 @@ def _shown(name: str, value: object) -> str:
     if name in ("payload", "result"):
         return escaped(msgspec.json.encode(value).decode())
     if name == "progress":
-        return msgspec.convert(value, WorkProgress).words()
+        return msgspec.convert(value, WorkProgress).format()
     if name == "calls" and isinstance(value, dict):
         return calls_line(value)
     if isinstance(value, dict):  # an error

@@ -10,11 +10,18 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import JobState
 from penstock.model.views import Stats
-from penstock.model.worker import Silence, silent_workers
+from penstock.model.worker import UnresponsiveWorker, unresponsive_workers
 from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
-from penstock.terminal_text import escaped, iso_time, print_document, say, span, table
+from penstock.terminal_text import (
+    escaped,
+    format_duration,
+    format_table,
+    iso_time,
+    print_document,
+    say,
+)
 
 GROUPS_SHOWN = 20  # rows for people; the document has more
 
@@ -23,7 +30,7 @@ def stats(app: AppOption = None, store: StoreOption = None, as_json: JsonOption 
     """Show how many jobs are in which state, by task and by group."""
     with Target.named(app=app, store=store).opened_store() as opened:
         found, url = opened.stats().result(), opened.url
-        silent = silent_workers(opened.workers().result(), is_gone).values()
+        silent = unresponsive_workers(opened.workers().result(), is_gone).values()
         calls = calls_document(opened.call_figures(None).result())
     if as_json:
         print_document({**document_of(found, silent), "calls": calls})
@@ -34,7 +41,7 @@ def stats(app: AppOption = None, store: StoreOption = None, as_json: JsonOption 
         say(f"Paid calls that are kept: {calls_line(calls)}.")
 
 
-def document_of(found: Stats, silent: Collection[Silence]) -> dict[str, object]:
+def document_of(found: Stats, silent: Collection[UnresponsiveWorker]) -> dict[str, object]:
     """The stats document; every state is there, also with 0."""
     return {
         "states": _every_state(found.states),
@@ -51,7 +58,9 @@ def document_of(found: Stats, silent: Collection[Silence]) -> dict[str, object]:
     }
 
 
-def lines_of(found: Stats, url: str, silent: Collection[Silence], now_at: int) -> list[str]:
+def lines_of(
+    found: Stats, url: str, silent: Collection[UnresponsiveWorker], now_at: int
+) -> list[str]:
     """The same for people."""
     head = ["", *(state.value for state in JobState)]
     rows: list[list[str | int]] = [["all", *_every_state(found.states).values()]]
@@ -60,11 +69,13 @@ def lines_of(found: Stats, url: str, silent: Collection[Silence], now_at: int) -
     groups = {} if set(found.groups) == set(found.tasks) else found.groups
     shown = list(groups.items())[:GROUPS_SHOWN]
     rows += [[f"group {name}", *_every_state(counts).values()] for name, counts in shown]
-    lines = [f"Store {escaped(redacted(url))}", "", *table(head, rows), ""]
+    lines = [f"Store {escaped(redacted(url))}", "", *format_table(head, rows), ""]
     if len(shown) < len(groups):
         lines.append(f"{found.groups_total - len(shown):,} more groups are in --json.")
     if found.oldest_ready_seconds is not None:
-        lines.append(f"The oldest ready job has waited for {span(found.oldest_ready_seconds)}.")
+        lines.append(
+            f"The oldest ready job has waited for {format_duration(found.oldest_ready_seconds)}."
+        )
     if found.next_due_at is not None:
         lines.append(_due(found.next_due_at, now_at))
     if found.suspects:
@@ -73,7 +84,7 @@ def lines_of(found: Stats, url: str, silent: Collection[Silence], now_at: int) -
         lines.append("The queue is paused.")
     lines.append(f"Workers alive: {max(found.workers - len(silent), 0):,}.")
     if silent:
-        last = span(max(one.lease_seconds for one in silent))
+        last = format_duration(max(one.lease_seconds for one in silent))
         verb = "answers" if len(silent) == 1 else "answer"
         lines.append(
             f"{counted(len(silent), 'worker')} no longer {verb}, killed most likely: "

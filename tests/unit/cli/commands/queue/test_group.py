@@ -15,7 +15,7 @@ import pytest
 from penstock.cli.commands.queue import import_jobs
 from penstock.cli.commands.queue.stats import document_of, lines_of
 from penstock.model.job import JobState, WorkerId
-from penstock.model.worker import Silence
+from penstock.model.worker import UnresponsiveWorker
 from penstock.stores.sqlite.store import SqliteStore
 from tests.live_sample import NOW, stats
 from tests.unit.cli.conftest import Command
@@ -262,7 +262,7 @@ def test_stats_say_that_a_delayed_job_has_fallen_due(command: Command, project: 
 
 
 def test_stats_do_not_count_a_worker_that_no_longer_answers_as_alive() -> None:
-    dead = Silence(WorkerId("w-9"), "run-0", "here", 9, 17.2, is_gone=True, jobs=3)
+    dead = UnresponsiveWorker(WorkerId("w-9"), "run-0", "here", 9, 17.2, is_gone=True, jobs=3)
     found = msgspec.structs.replace(stats(in_progress=3), workers=2)
 
     lines = lines_of(found, "sqlite:///x.db", [dead], NOW)

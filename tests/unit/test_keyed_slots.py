@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.errors import InternalError, UsageError
-from penstock.keyed_limiter import KeyCount, KeyedTurns
+from penstock.keyed_limiter import KeyCount, KeyedSlots
 
 KEYS = st.sampled_from("ab")
 
@@ -19,7 +19,7 @@ class AgainstAModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.turns: KeyedTurns[int] = KeyedTurns(1, {"b": 2})
+        self.turns: KeyedSlots[int] = KeyedSlots(1, {"b": 2})
         self.limits = {"a": 1, "b": 2}
         self.holders: list[tuple[str, int]] = []
         self.line: list[tuple[str, int]] = []
@@ -95,7 +95,7 @@ TestAgainstAModel.settings = settings(max_examples=60, stateful_step_count=40, d
 
 
 def test_keys_that_nobody_uses_are_forgotten() -> None:
-    turns: KeyedTurns[int] = KeyedTurns(1)
+    turns: KeyedSlots[int] = KeyedSlots(1)
     for number in range(1_000):
         key = f"host-{number}"
         assert turns.try_acquire(key)
@@ -109,7 +109,7 @@ def test_keys_that_nobody_uses_are_forgotten() -> None:
 
 
 def test_a_waiter_in_the_midst_of_a_long_line_may_leave_and_the_order_stays() -> None:
-    turns: KeyedTurns[int] = KeyedTurns(1)
+    turns: KeyedSlots[int] = KeyedSlots(1)
     turns.try_acquire("a")
     for waiter in range(1_000):
         turns.wait("a", waiter)
@@ -121,7 +121,7 @@ def test_a_waiter_in_the_midst_of_a_long_line_may_leave_and_the_order_stays() ->
 
 
 def test_a_limit_of_zero_lets_nobody_in_until_it_is_raised() -> None:
-    turns: KeyedTurns[str] = KeyedTurns(0)
+    turns: KeyedSlots[str] = KeyedSlots(0)
 
     assert not turns.try_acquire("a")
     turns.wait("a", "first")
@@ -129,7 +129,7 @@ def test_a_limit_of_zero_lets_nobody_in_until_it_is_raised() -> None:
 
 
 def test_to_wait_where_there_is_room_is_our_bug() -> None:
-    turns: KeyedTurns[str] = KeyedTurns(1)
+    turns: KeyedSlots[str] = KeyedSlots(1)
 
     with pytest.raises(InternalError, match="although there is room"):
         turns.wait("a", "w")
@@ -140,9 +140,9 @@ def test_what_is_no_limit_is_refused(limit: object) -> None:
     with pytest.raises(
         UsageError, match=r"^default_limit (is a whole|lies between 0 and 1,000,000)"
     ):
-        KeyedTurns(limit)  # type: ignore[arg-type]
+        KeyedSlots(limit)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"^the limit of 'a' (is a whole|lies between)"):
-        KeyedTurns(1, {"a": limit})  # type: ignore[dict-item]
+        KeyedSlots(1, {"a": limit})  # type: ignore[dict-item]
     if limit is not None:
         with pytest.raises(UsageError, match=r"^the limit of 'a' (is a whole|lies between)"):
-            KeyedTurns(1).set_limit("a", limit)  # type: ignore[arg-type]
+            KeyedSlots(1).set_limit("a", limit)  # type: ignore[arg-type]

@@ -11,10 +11,10 @@ from penstock.model.views import WorkerView
 from penstock.model.worker import (
     ProviderUse,
     WorkerStatus,
-    answering,
-    silence_of,
-    silent_workers,
-    told_uses,
+    find_unresponsive,
+    reported_uses,
+    responsive_workers,
+    unresponsive_workers,
 )
 from tests.live_sample import NOW, worker
 
@@ -41,7 +41,7 @@ def nobody_is_gone(mark: str) -> bool:
     [(30.0, False), (20.0, False), (15.1, False), (14.9, True), (0.1, True), (0.0, False)],
 )
 def test_a_renewal_that_is_half_a_beat_late_is_silence(left: float, silent: bool) -> None:
-    found = silence_of(view(left), nobody_is_gone)
+    found = find_unresponsive(view(left), nobody_is_gone)
 
     assert (found is not None) is silent
     if found is not None:
@@ -49,15 +49,15 @@ def test_a_renewal_that_is_half_a_beat_late_is_silence(left: float, silent: bool
 
 
 def test_a_process_that_is_gone_is_silent_at_once() -> None:
-    found = silent_workers([view(29.0)], lambda mark: mark == "mark")
+    found = unresponsive_workers([view(29.0)], lambda mark: mark == "mark")
 
     assert [one.is_gone for one in found.values()] == [True]
-    assert answering([view(29.0)], lambda mark: True) == []
+    assert responsive_workers([view(29.0)], lambda mark: True) == []
 
 
 @pytest.mark.parametrize("status", [None, WorkerStatus(captured_at=NOW)])
 def test_of_a_worker_that_tells_no_times_nothing_is_said(status: WorkerStatus | None) -> None:
-    assert silence_of(view(1.0, status), lambda mark: True) is None
+    assert find_unresponsive(view(1.0, status), lambda mark: True) is None
 
 
 def using(
@@ -71,7 +71,7 @@ def using(
 
 
 def limits(*views: WorkerView) -> list[int]:
-    told = told_uses(views)[ProviderModelKey("ai", "m")]
+    told = reported_uses(views)[ProviderModelKey("ai", "m")]
     assert len(told) == len(views)
     return [one.use.limit for one in told if one.is_own_part]
 
