@@ -28,7 +28,7 @@ import threading
 from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import msgspec
 
@@ -312,6 +312,22 @@ def _become(order: Order) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
+def _end(code: int) -> NoReturn:
+    """End as an interpreter does, but leave alone what is shared: to take it apart is to copy it.
+
+    Whoever raises something else than an exit ends as usual.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception:
+            code = 120
+    os._exit(code)
+
+
 def main() -> None:
     import penstock.app.run
     import penstock.processes.worker
@@ -332,4 +348,10 @@ def main() -> None:
         if child is None:
             break
         order = child
-    _become(order)
+    try:
+        _become(order)
+    except SystemExit as ending:
+        if not isinstance(ending.code, int | None):
+            raise
+        _end(ending.code or 0)
+    _end(0)
