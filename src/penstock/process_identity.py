@@ -3,7 +3,8 @@
 
 A pid alone says little: it is reused, and other containers and machines have the same ones. So the
 identity has the boot id, the pid namespace and the start time of the process. From another machine
-or container, or where the system tells none of this, nothing is known.
+or container, or where the system tells none of this, nothing is known. Beside it, how a process
+ended, and what all code in one shares.
 """
 
 from __future__ import annotations
@@ -78,3 +79,28 @@ def describe_exit(code: int | None) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+def process_state() -> dict[str, object]:
+    """What all bodies of a process share."""
+    return {
+        "working folder": _folder(),
+        "file mode mask": _mask(),
+        "signal handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+    }
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None  # it was removed
+
+
+def _mask() -> str | None:
+    """The umask; to ask the process itself would change it for a moment."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+            return next((line for line in lines if line.startswith("Umask")), None)
+    except OSError:
+        return None

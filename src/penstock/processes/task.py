@@ -27,13 +27,13 @@ from penstock.errors import PayloadError, Skip
 from penstock.logs import set_up_logging
 from penstock.model.job import SLICE
 from penstock.model.plan import SlicePayload
+from penstock.process_identity import process_state
 from penstock.redaction.secrets import storable_text
 from penstock.retry.classify import classify
 from penstock.retry.policy import RetryPolicy
 from penstock.worker import task_protocol
 from penstock.worker.attempt import encode, kind_of, message_of, where_of
 from penstock.worker.event_loop import run_on_new_loop
-from penstock.worker.recycling import process_state
 from penstock.worker.signals import end_with_parent
 
 HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones

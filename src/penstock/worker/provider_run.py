@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
 from math import inf
 from typing import Any, Protocol
@@ -46,9 +46,9 @@ from penstock.requests.journal.writer import JournalWriter
 from penstock.stores.protocol import JournalStore, LearnedLimitStore
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import Attempt
-from penstock.worker.bottleneck import Bottleneck
 from penstock.worker.learned_limits import LearnedLimits, lesser
 from penstock.worker.provider_pressure import ProviderPressure
+from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.slot_lending import SlotLending
 
 MODELS_REMEMBERED = 4_096  # names of models that were looked at for secrets
@@ -119,14 +119,17 @@ class ProviderRun:
     def __repr__(self) -> str:
         return f"<ProviderRun of {', '.join(self._policies)}, {self._admission!r}>"
 
-    def connect(
-        self, changed: Callable[[Hashable], None], lending: SlotLending, bottleneck: Bottleneck
-    ) -> None:
-        """Who is told that a task may start which had to wait for its provider, who lends slots,
-        and who accounts for the time that requests take."""
-        self.pressure.connect(changed)
-        self._lending = lending
-        self._core.listen(bottleneck)
+    def connect(self, scheduler: AsyncTaskScheduler, slots: Mapping[str, int]) -> SlotLending:
+        """Tell a scheduler which tasks may start now, and its bottleneck of requests; lend slots.
+
+        Args:
+            scheduler: the one of this worker.
+            slots: how many there are, by kind.
+        """
+        self.pressure.connect(scheduler.pressure_changed)
+        self._core.listen(scheduler.bottleneck)
+        self._lending = SlotLending(slots, self._clock.monotonic, scheduler.set_limit)
+        return self._lending
 
     async def begin(self) -> None:
         """Read what was learned, and serve."""

@@ -9,20 +9,16 @@ worker leases nothing more, ends when what runs has ended, and another one takes
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from collections.abc import Callable
 
 from penstock.clock import Clock
+from penstock.process_identity import process_state
 from penstock.worker.executor import JobExecutor
 from penstock.worker.observer import Tick, WorkerObserver
 from penstock.worker.parts import Stopping
 
 PATIENCE_SECONDS = 5.0  # a body that was given up may still come to its end
 LOOK_SECONDS = 1.0  # between two looks at the process
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_STATUS = "/proc/self/status"
 
 log = logging.getLogger("penstock.worker")
 
@@ -69,28 +65,3 @@ class Recycling(WorkerObserver):
             ),
             None,
         )
-
-
-def process_state() -> dict[str, object]:
-    """What all bodies of a process share."""
-    return {
-        "working folder": _folder(),
-        "file mode mask": _mask(),
-        "signal handlers": [signal.getsignal(number) for number in _SIGNALS],
-    }
-
-
-def _folder() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:
-        return None  # it was removed
-
-
-def _mask() -> str | None:
-    """The umask; to ask the process itself would change it for a moment."""
-    try:
-        with open(_STATUS, encoding="ascii", errors="replace") as lines:
-            return next((line for line in lines if line.startswith("Umask")), None)
-    except OSError:
-        return None

@@ -33,7 +33,6 @@ from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.recycling import Recycling
 from penstock.worker.registration import Registration
-from penstock.worker.slot_lending import SlotLending
 from penstock.worker.status import StatusRow
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
@@ -75,7 +74,8 @@ class Worker(WorkerObserver):
             self._completer.add,
             None if parts.providers is None else parts.providers.pressure,
         )
-        scheduler, lending = self._window.scheduler, self._lending()
+        scheduler, providers = self._window.scheduler, parts.providers
+        lending = None if providers is None else providers.connect(scheduler, config.slots)
         self._executor = JobExecutor(
             self._tasks, config.slots, parts, scheduler, self._observers, lending
         )
@@ -96,15 +96,6 @@ class Worker(WorkerObserver):
         self._is_ready = False  # its providers are served
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
         self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
-
-    def _lending(self) -> SlotLending | None:
-        """Lends slots while attempts wait for their providers; None: there are no providers."""
-        scheduler, providers = self._window.scheduler, self._parts.providers
-        if providers is None:
-            return None
-        lending = SlotLending(self._config.slots, self._clock.monotonic, scheduler.set_limit)
-        providers.connect(scheduler.pressure_changed, lending, scheduler.bottleneck)
-        return lending
 
     def _all_observers(self) -> Iterator[WorkerObserver]:
         """Whoever hears of its events, in this order: an end is first of all to be durable."""
