@@ -14,7 +14,7 @@ from penstock.admission.tasks.policies import TaskAdmissionPolicy
 from penstock.clock import Clock
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.kinds import SchedulerEventKind as Kind
-from penstock.events.sink import EventSink, SchedulerEvents
+from penstock.events.sink import SchedulerEvents
 from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 from penstock.planning.completion import CompletionTracker
 from penstock.testing import RecordingSink, VirtualClock
@@ -68,7 +68,7 @@ class GraphWorld:
         gates: Mapping[str, str] | None = None,
         policy: TaskAdmissionPolicy | None = None,
         attempts_max: int = 1,
-        sinks: Sequence[EventSink] = (),
+        sinks: Sequence[Callable[[SchedulerEvent], None]] = (),
     ) -> None:
         self.clock = VirtualClock()
         self.sink = RecordingSink()

@@ -7,7 +7,7 @@ loop, in threads, in tests and in every worker, and does nothing where nobody ad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from decimal import Decimal
 from types import TracebackType
@@ -245,64 +245,52 @@ def _table(options: ModelOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in options.__struct_fields__}
 
 
-def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
-    """Refuse what no request could pass."""
-    parallel = options.max_parallel
-    if parallel is not None and not (type(parallel) is int and 1 <= parallel <= PARALLEL_MAX):
-        raise UsageError(
-            f"max_parallel of {about} is a whole number from 1 to {PARALLEL_MAX:,}, got "
-            f"{parallel!r:.200}."
-        )
-    for name in ("rpm", "tpm"):
-        rate = getattr(options, name)
-        if rate is not None and not _is_rate(rate):
-            raise UsageError(
-                f"{name} of {about} is a number from {RATE_MIN:g} to {RATE_MAX:g}, got "
-                f"{rate!r:.200}."
-            )
-    if isinstance(options, ModelOptions):
-        _check_prices(about, options.usd_per_million_tokens)
-        return
-    deadline = options.reply_deadline_seconds
-    if deadline is not None and not _is_rate(deadline):
-        raise UsageError(f"reply_deadline_seconds of {about} is above 0, got {deadline!r:.200}.")
-    for name in ("reply_body_bytes_max", "reply_header_bytes_max"):
-        size = getattr(options, name)
-        if size is not None and not (type(size) is int and size > 0):
-            raise UsageError(f"{name} of {about} is a whole number above 0, got {size!r:.200}.")
-    if options.classify is not None and not callable(options.classify):
-        raise UsageError(
-            f"classify of {about} is a function of a ReplyFacts, got {options.classify!r:.200}."
-        )
-    problem = None if options.base_url is None else base_url_problem(options.base_url)
-    if problem is not None:
-        raise UsageError(f"base_url of {about} {problem}, got {options.base_url!r:.200}.")
-    if options.algorithm is not None and options.algorithm not in ALGORITHMS:
-        names = " or ".join(map(repr, ALGORITHMS))
-        raise UsageError(f"algorithm of {about} is {names}, got {options.algorithm!r:.200}.")
-    if options.paid is not None and type(options.paid) is not bool:
-        raise UsageError(f"paid of {about} is True or False, got {options.paid!r:.200}.")
-    if options.in_doubt is not None and options.in_doubt not in IN_DOUBT:
-        names = " or ".join(map(repr, IN_DOUBT))
-        raise UsageError(f"in_doubt of {about} is {names}, got {options.in_doubt!r:.200}.")
-    header = options.idempotency_header
-    problem = None if header is None else header_problem(header)
-    if problem is not None:
-        raise UsageError(f"idempotency_header of {about} {problem}, got {header!r:.200}.")
-
-
-def _check_prices(about: str, prices: object) -> None:
-    """The numbers themselves are checked with the settings."""
-    if prices is not None and not (
-        isinstance(prices, Mapping) and set(prices) == {"input", "output"}
-    ):
-        raise UsageError(
-            f"usd_per_million_tokens of {about} is a mapping such as "
-            f"{{'input': 1.25, 'output': 10}}, got {prices!r:.200}."
-        )
-
-
 def _is_rate(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return RATE_MIN <= value <= RATE_MAX
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_parallel(value: object) -> bool:
+    return type(value) is int and 1 <= value <= PARALLEL_MAX
+
+
+def _is_price(value: object) -> bool:
+    """Of input and output; the numbers themselves are checked with the settings."""
+    return isinstance(value, Mapping) and set(value) == {"input", "output"}
+
+
+#: What may be said: the field, its check, and what a refusal says that it must be.
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("max_parallel", _is_parallel, f"a whole number from 1 to {PARALLEL_MAX:,}"),
+    ("rpm", _is_rate, f"a number from {RATE_MIN:g} to {RATE_MAX:g}"),
+    ("tpm", _is_rate, f"a number from {RATE_MIN:g} to {RATE_MAX:g}"),
+    ("usd_per_million_tokens", _is_price, "a mapping such as {'input': 1.25, 'output': 10}"),
+    ("reply_deadline_seconds", _is_rate, "above 0"),
+    ("reply_body_bytes_max", _is_count, "a whole number above 0"),
+    ("reply_header_bytes_max", _is_count, "a whole number above 0"),
+    ("classify", callable, "a function of a ReplyFacts"),
+    ("algorithm", ALGORITHMS.__contains__, " or ".join(map(repr, ALGORITHMS))),
+    ("paid", lambda paid: type(paid) is bool, "True or False"),
+    ("in_doubt", IN_DOUBT.__contains__, " or ".join(map(repr, IN_DOUBT))),
+)
+
+
+def _check(about: str, options: ProviderOptions | ModelOptions) -> None:
+    """Refuse what no request could pass."""
+    for name, fits, rule in _RULES:
+        value = getattr(options, name, None)
+        if value is not None and not fits(value):
+            raise UsageError(f"{name} of {about} is {rule}, got {value!r:.200}.")
+    for name, problem_of in (
+        ("base_url", base_url_problem),
+        ("idempotency_header", header_problem),
+    ):
+        value = getattr(options, name, None)
+        problem = None if value is None else problem_of(value)
+        if problem is not None:
+            raise UsageError(f"{name} of {about} {problem}, got {value!r:.200}.")

@@ -40,7 +40,9 @@ def parameters_of(what: str, function: Callable[..., Any]) -> list[inspect.Param
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise UsageError(f"{what} is no function whose parameters can be read.") from None
+        raise UsageError(
+            f"{what} is no function whose parameters can be read; wrap it in one that has them."
+        ) from None
 
 
 def hints_of(what: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -288,7 +290,8 @@ class _Limit:
                 f"task's arguments, got {value!r}."
             )
         self._function = value
-        self.names = _parameters(task, dimension, value)
+        what = f"The limit {dimension!r} of task {task!r}"
+        self.names = tuple(parameter.name for parameter in parameters_of(what, value))
         for name in self.names:
             if name not in known:
                 raise UsageError(
@@ -324,16 +327,6 @@ class _Limit:
         except UsageError as error:
             raise refusal(f"{name} is refused: {str(error).rstrip('.')}.") from None
         return f"{self.dimension}:{value}"
-
-
-def _parameters(task: str, dimension: str, function: Callable[..., str]) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # something built in that does not tell
-        raise UsageError(
-            f"The limit {dimension!r} of task {task!r} is a function whose parameters cannot be "
-            f"read; wrap it: lambda url: ...(url)."
-        ) from None
 
 
 def _check_metadata(task: str, source: MetadataSource) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from penstock.clock import Clock
 from penstock.events.kinds import (
@@ -50,12 +50,6 @@ Event = SchedulerEvent | RequestEvent
 E = TypeVar("E", SchedulerEvent, RequestEvent)
 
 
-class EventSink(Protocol):
-    """A listener. It must be quick; whatever it raises switches it off, and nothing else."""
-
-    def __call__(self, event: SchedulerEvent, /) -> None: ...
-
-
 class RecentEvents:
     """Keeps the last events in memory: the default listener."""
 
@@ -70,7 +64,8 @@ class EventStream(Generic[E]):
     """One stream of one process: hands its events to the listeners.
 
     Owns the sequence. Does not decide anything: with no listener nothing is built. Every listener
-    hears the events in their order, also if one of them causes another.
+    hears the events in their order, also if one of them causes another. A listener must be quick;
+    whatever it raises switches it off, and nothing else.
     """
 
     def __init__(self, clock: Clock, sinks: Iterable[Callable[[E], None]]) -> None:
@@ -116,7 +111,7 @@ class EventStream(Generic[E]):
         finally:
             self._is_holding = False
 
-    def _hand_on(self, event: E) -> None:
+    def _deliver(self, event: E) -> None:
         if self._keep is not None:
             self._keep(event)
             return
@@ -152,10 +147,10 @@ class SchedulerEvents(EventStream[SchedulerEvent]):
             return
         self.sequence = sequence = self.sequence + 1
         event = SchedulerEvent(kind, self._monotonic(), sequence, correlation, reason, numbers)
-        if self._keep is not None:
+        if self._keep is not None:  # here, too: a call less for every step of every job
             self._keep(event)
         else:
-            self._hand_on(event)
+            self._deliver(event)
 
 
 class RequestEvents(EventStream[RequestEvent]):
@@ -173,17 +168,9 @@ class RequestEvents(EventStream[RequestEvent]):
         if not self._calls:
             return
         self.sequence = sequence = self.sequence + 1
-        self._hand_on(
-            RequestEvent(
-                kind,
-                self._monotonic(),
-                sequence,
-                correlation,
-                resource,
-                reason,
-                numbers,
-                lease_id,
-            )
+        at = self._monotonic()
+        self._deliver(
+            RequestEvent(kind, at, sequence, correlation, resource, reason, numbers, lease_id)
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from penstock.model.lease import JobRef
 from penstock.model.provider import ProviderModelKey
 from penstock.model.spending import BudgetRefusal
 from penstock.model.views import WorkerView
+
+D = TypeVar("D")
 
 STATUS_BYTES_MAX = 16 * 1024  # of a document; groups and lines are left out before it is more
 GROUPS_SHOWN = 20  # groups of a document, those with most tasks first
@@ -175,20 +177,19 @@ _decode_lease_report = msgspec.json.Decoder(LeaseReport).decode
 
 def read_status(document: str | None) -> WorkerStatus | None:
     """A status from its document; None if it is of a version that says it otherwise."""
-    if document is None:
-        return None
-    try:
-        return _decode_status(document)
-    except msgspec.MsgspecError:
-        return None
+    return _decoded(document, _decode_status)
 
 
 def read_lease_report(document: str | None) -> LeaseReport | None:
     """An answer from its document; None if it is of a version that says it otherwise."""
+    return _decoded(document, _decode_lease_report)
+
+
+def _decoded(document: str | None, decode: Callable[[str], D]) -> D | None:
     if document is None:
         return None
     try:
-        return _decode_lease_report(document)
+        return decode(document)
     except msgspec.MsgspecError:
         return None
 

@@ -50,7 +50,7 @@ class RecordingSink:
 
     def of(self, kind: Kind) -> Sequence[SchedulerEvent | RequestEvent]:
         """The events of one kind, in order."""
-        return self._of(kind)
+        return [event for event in self._all() if event.event_kind is kind]
 
     @overload
     async def wait_for(
@@ -75,14 +75,11 @@ class RecordingSink:
             await self._arrival(kind, deadline, timeout)
         return event
 
-    def _of(self, kind: Kind) -> list[SchedulerEvent | RequestEvent]:
-        return [event for event in self._all() if event.event_kind is kind]
-
     def _all(self) -> list[SchedulerEvent | RequestEvent]:
         return [*self.events, *self.requests]
 
     def _take(self, kind: Kind) -> SchedulerEvent | RequestEvent | None:
-        found = self._of(kind)
+        found = [event for event in self._all() if event.event_kind is kind]
         if len(found) <= self._taken[kind]:
             return None
         self._taken[kind] += 1
