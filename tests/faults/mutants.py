@@ -278,7 +278,7 @@ MUTANTS = (
         "a body that was given up is still heard",
         "tests.simulation.test_worker_lease:"
         "test_a_lost_attempt_that_swallows_cancellation_does_not_hold_a_drain",
-        place="penstock.worker.executor.JobExecutor.forsake_all",
+        place="penstock.worker.executor.JobExecutor.abandon_all",
         wrap=lambda _: lambda slots: [],
     ),
     Mutant(

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
-from penstock.app.task_limits import task_limits
 from penstock.builds.slice import SliceKind, SliceTask, StepKind, StepTask
 from penstock.builds.slice_inputs import SliceReader
 from penstock.clock import Clock, SystemClock
@@ -44,10 +43,11 @@ from penstock.schedules.preflight_run import PreflightKind
 from penstock.schedules.tick import CursorReader, TickKind
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
+from penstock.worker.attempt import UNLIMITED, TaskLimits
 from penstock.worker.executor import LENT_PLACES
 from penstock.worker.job_kind import PlainKind
 from penstock.worker.kind import Kind, ServedTask
-from penstock.worker.parts import LeaseKeeper, WorkerConfig, WorkerLoop, WorkerParts
+from penstock.worker.parts import LeaseKeeper, Observers, WorkerConfig, WorkerLoop, WorkerParts
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun, ServedProvider
 from penstock.worker.slot_table import SlotTable
@@ -146,6 +146,7 @@ def build_worker(
         events=events or SchedulerEvents(clock, default_sinks()),
         retry=StoreRetry(log_worker, clock, ids.random, MEANWHILE),
         loop=WorkerLoop(),
+        observers=Observers(),
         providers=_serving(
             options,
             settings,
@@ -231,9 +232,24 @@ def served_tasks(
     """Each task with its limits and the kind of its jobs."""
     kinds, plain = kinds_of(tasks, parts, preflights, checked), PlainKind(checked)
     return {
-        name: ServedTask(task, task_limits(task, settings), kinds.get(type(task), plain))
+        name: ServedTask(task, _task_limits(task, settings), kinds.get(type(task), plain))
         for name, task in tasks.items()
     }
+
+
+def _task_limits(task: Task[..., Any], settings: Settings) -> TaskLimits:
+    """Merge what a task, schedule or preflight says with what is configured."""
+    options, crashes = task.options, settings.tasks.max_crashes
+    if isinstance(task, Preflight):
+        within = settings.runtime.preflight_timeout
+        timeout = min(options.timeout_seconds or within, within)
+        return TaskLimits(1, timeout, 1, within_seconds=within)
+    seconds: float | None = None
+    if options.has_timeout:
+        seconds = options.timeout_seconds or settings.tasks.timeout
+    if isinstance(task, Schedule):
+        return TaskLimits(options.max_attempts or UNLIMITED, seconds, crashes)
+    return TaskLimits(options.max_attempts or settings.tasks.max_attempts, seconds, crashes)
 
 
 def _serving(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a daemon come from its plan to its work? Checks first; then what is planned is armed."""
+"""The start of a daemon: preflights first, then the units of its plan are armed."""
 
 from __future__ import annotations
 

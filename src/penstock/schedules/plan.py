@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shall a daemon do, when definitions and settings are taken together?"""
+"""The plan of a daemon: its preflights and units, of definitions and settings together."""
 
 from __future__ import annotations
 

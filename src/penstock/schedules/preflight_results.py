@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What have preflights returned, and which of it is for this job?"""
+"""What preflights have returned, and which of it is for a job or a tick."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do the checks say that come before any work?
+"""Runs the preflights of a daemon, the checks that come before any work.
 
 Each is an ordinary job of an ordinary worker, in a store of their own that ends with them: so a
 start that fails leaves nothing behind. All run, whatever the others come to.
@@ -37,7 +37,7 @@ STOP_SECONDS = 1.0  # for a worker that was cancelled, which waits for nobody
 
 
 class CheckTable(SlotTable):
-    """Tells a supervisor what runs and until when, but no name: nobody shall renew or bury it."""
+    """Tells a supervisor what runs and until when, but no name: nobody renews it or reaps it."""
 
     def set_worker(self, worker: WorkerId) -> None:
         """It is known to its own store only."""

@@ -22,7 +22,7 @@ from itertools import islice
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
 from penstock.clock import MICROSECONDS
 from penstock.errors import StoreError
-from penstock.model.job import SCHEDULE, STEP, JobState, WorkerId
+from penstock.model.job import JobKind, JobState, WorkerId, kind_of_name
 from penstock.model.lease import JobFailure
 from penstock.model.provider import gate_name
 from penstock.model.run import (
@@ -70,7 +70,7 @@ class BottleneckProbe(WorkerObserver):
         kinds = core.slot_kinds
         self._core = core
         self._tasks = tuple(kinds)
-        self._jobs = tuple(task for task in kinds if not task.startswith(STEP))
+        self._jobs = tuple(task for task in kinds if kind_of_name(task) is not JobKind.STEP)
         self._kinds = tuple(dict.fromkeys(kinds.values()))
         self._window = core.window
         self._executor = core.executor
@@ -247,7 +247,7 @@ def _states(outlook: Outlook, tasks: Iterable[str]) -> dict[JobState, int]:
     """Open jobs of some tasks, by state."""
     found = dict.fromkeys(JobState, 0)
     for task in dict.fromkeys(tasks):
-        if task.startswith(SCHEDULE):
+        if kind_of_name(task) is JobKind.TICK:
             continue  # a unit is always for later
         for state, count in outlook.open_by_task.get(task, {}).items():
             found[state] += count

@@ -108,11 +108,11 @@ class Attempt:
         "correlation",
         "deadline_monotonic",
         "ended",
+        "is_detached",
         "job",
         "kill",
         "lease",
         "limits",
-        "lingers",
         "ref",
         "request_context",
         "slot",
@@ -147,7 +147,7 @@ class Attempt:
         self.request_context: AttemptContext | None = None  # None: there are no providers
         self.stop: Stop | None = None
         self.ended = False  # judged: whatever the body still does is not heard
-        self.lingers = False  # given up while the body runs: the store must hear of its end
+        self.is_detached = False  # given up while the body runs: the store must hear of its end
 
     def __repr__(self) -> str:
         return f"<Attempt {self.job.key!r} of {self.job.task}, token {self.job.token}>"
@@ -166,8 +166,8 @@ class Attempt:
             self.kill()
 
     @property
-    def stands_still(self) -> bool:
-        """Does it wait for a permit? Then its time limit waits with it."""
+    def waits_for_permit(self) -> bool:
+        """It waits for a permit, and its time limit with it."""
         return (
             self.request_context is not None
             and self.stop is None
@@ -176,9 +176,9 @@ class Attempt:
 
     @property
     def waits_to_begin(self) -> bool:
-        """Does it wait for its first permit? Then nothing was spent on it."""
+        """It waits for its first permit: nothing was spent on it."""
         return (
-            self.stands_still
+            self.waits_for_permit
             and self.request_context is not None
             and not self.request_context.has_sent
         )
@@ -199,7 +199,7 @@ class Attempt:
 
     @property
     def can_be_stopped(self) -> bool:
-        """Does it help to ask? A thread may look at `ctx.cancelled`, or not."""
+        """Asking it to stop helps; a thread may look at `ctx.cancelled`, or not."""
         return self.aio_task is not None or self.kill is not None
 
 
@@ -349,7 +349,7 @@ def _crashed(
     policy: RetryPolicy,
     rand: Callable[[], float],
 ) -> JobFailure:
-    """It was alone in its process: the death is its own, and counts as a crash."""
+    """It was alone in its process, whose death is its own: a poison job ends by its crashes."""
     job = attempt.job
     decision = policy.decide_crash(
         crashes=job.crashes, max_crashes=attempt.limits.max_crashes, rand=rand()

@@ -33,9 +33,9 @@ class Cancellations(WorkerObserver):
             return  # the store is slow; one look at a time
         self._asking = True
         try:
-            store, withdraw = self._core.parts.store, self._core.executor.withdraw
+            store, cancel = self._core.parts.store, self._core.executor.cancel
             inbox = await store.inbox(worker)
-            self._core.window.cancelled = {ref for ref in inbox.lingering if not withdraw(ref)}
+            self._core.window.cancelled = {ref for ref in inbox.lingering if not cancel(ref)}
             for question in inbox.questions:
                 await store.answer(question.id, self._status.standing(question.ref).encoded())
         except TRANSIENT:

@@ -230,7 +230,7 @@ def _has_effects(end: JobEnd) -> bool:
 
 
 def _is_refusable(end: JobEnd) -> bool:
-    """May its effects be refused in the usual course? The next tick, a cursor, slices are not."""
+    """Its effects may be refused in the usual course; the next tick, a cursor, slices are not."""
     effects = end.effects
     return bool(effects) and not all(isinstance(one, _TAKEN) for one in effects)
 

@@ -35,7 +35,6 @@ from penstock.worker.attempt import (
     time_limit_error,
 )
 from penstock.worker.kind import Kind, ServedTask
-from penstock.worker.observer import Observers
 from penstock.worker.parts import WorkerParts
 from penstock.worker.process_executor import RemoteValue
 from penstock.worker.scheduler import AsyncTaskScheduler
@@ -69,7 +68,6 @@ class JobExecutor:
         counts: Mapping[str, int],
         parts: WorkerParts,
         scheduler: AsyncTaskScheduler,
-        observers: Observers,
         lending: SlotLending | None = None,
     ) -> None:
         """No attempt runs.
@@ -79,7 +77,6 @@ class JobExecutor:
             counts: slots by kind.
             parts: of the worker.
             scheduler: hears when the resources of an attempt are free.
-            observers: hear of starts and ends.
             lending: counts slots that are lent; None: nobody waits for providers.
         """
         self._tasks = tasks
@@ -98,7 +95,7 @@ class JobExecutor:
         self._policy = parts.policy
         self._rand = parts.ids.random
         self._scheduler = scheduler
-        self._observers = observers
+        self._observers = parts.observers
         self._pid = os.getpid()
         self._create_task = asyncio.get_running_loop().create_task
         # By job and token: a lost lease may still run beside its successor.
@@ -254,7 +251,7 @@ class JobExecutor:
             )
         if attempt.ended:  # abandoned before; somebody else may have the job by now
             self.abandoned.pop(attempt, None)
-            if attempt.lingers:
+            if attempt.is_detached:
                 self._observers.ended(attempt, JobRef(attempt.job.id, attempt.job.token))
             return
         now_at = round(self._clock.now() * MICROSECONDS)
@@ -292,7 +289,7 @@ class JobExecutor:
     def next_deadline(self) -> float:
         """When the first of those that run is over its time; infinite if none ever is."""
         return min(
-            (x.deadline_monotonic for x in self.running.values() if not x.stands_still),
+            (x.deadline_monotonic for x in self.running.values() if not x.waits_for_permit),
             default=NEVER,
         )
 
@@ -330,7 +327,7 @@ class JobExecutor:
             if attempt.aio_task is not None and attempt.aio_task.done():
                 self._finish(attempt, None, asyncio.CancelledError())
 
-    def withdraw(self, ref: JobRef) -> bool:
+    def cancel(self, ref: JobRef) -> bool:
         """The job of a running attempt was cancelled: stop its body; False if it does not run."""
         attempt = self.running.get(ref)
         if attempt is not None and attempt.stop is None:
@@ -356,7 +353,7 @@ class JobExecutor:
             limit, kind = time_limit_error(attempt), self._kind(attempt)
             end = failed(attempt, kind, limit, now_at, self._policy, self._rand)
             end.lingers = True
-        attempt.lingers = late or attempt.stop is Stop.CANCELLED
+        attempt.is_detached = late or attempt.stop is Stop.CANCELLED
         self.abandoned[attempt] = self._clock.monotonic()
         self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
         self._end(attempt, end)
@@ -379,7 +376,7 @@ class JobExecutor:
         for attempt in list(self.running.values()):
             attempt.ask_to_stop(why)
 
-    def forsake_all(self) -> list[Attempt]:
+    def abandon_all(self) -> list[Attempt]:
         """Give up whatever still runs; its ends will not be heard."""
         left = list(self.running.values())
         now = self._clock.monotonic()

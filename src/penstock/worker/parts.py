@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,8 @@ from penstock.model.run import CapacityValue
 from penstock.retry.policy import RetryPolicy
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
+from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.observer import Tick, WorkerObserver
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun
 from penstock.worker.slot_table import SlotTable
@@ -102,6 +104,46 @@ class WorkerLoop:
             self.fail(error)
 
 
+class Observers:
+    """Passes each event on, in the order of subscription, to those who have a method for it."""
+
+    def __init__(self) -> None:
+        self._turned: list[Callable[[bool], None]] = []
+        self._started: list[Callable[[Attempt], None]] = []
+        self._ended: list[Callable[[Attempt, AttemptEnd], None]] = []
+        self._ticked: list[Callable[[Tick], None]] = []
+
+    def subscribe(self, observers: Iterable[WorkerObserver]) -> None:
+        """Let these hear of what happens from now on."""
+        none = WorkerObserver
+        for one in observers:
+            own = type(one)
+            if own.turned is not none.turned:
+                self._turned.append(one.turned)
+            if own.started is not none.started:
+                self._started.append(one.started)
+            if own.ended is not none.ended:
+                self._ended.append(one.ended)
+            if own.ticked is not none.ticked:
+                self._ticked.append(one.ticked)
+
+    def turned(self, goes_on: bool) -> None:
+        for tell in self._turned:
+            tell(goes_on)
+
+    def started(self, attempt: Attempt) -> None:
+        for tell in self._started:
+            tell(attempt)
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        for tell in self._ended:
+            tell(attempt, end)
+
+    def ticked(self, tick: Tick) -> None:
+        for tell in self._ticked:
+            tell(tick)
+
+
 class Stopping(Enum):
     """How a worker is told to stop; GRACEFUL is a graceful shutdown."""
 
@@ -126,6 +168,7 @@ class WorkerParts:
     events: SchedulerEvents
     retry: StoreRetry
     loop: WorkerLoop
+    observers: Observers
     providers: ProviderRun | None = None
     begin: Callable[[], Awaitable[None]] | None = None  # awaited once, before the first job
     recycle: Callable[[str], None] | None = None  # hears why; None: nobody would replace it

@@ -189,7 +189,7 @@ class ProviderRun:
     def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
         """It waits for a permit of a provider that cools down for longer than that."""
         gate = attempt.lease.item.request_resource_key
-        if gate is None or not attempt.stands_still:
+        if gate is None or not attempt.waits_for_permit:
             return False
         found = self.pressure.snapshot(gate)
         return found is not None and found.cooldown_seconds > seconds

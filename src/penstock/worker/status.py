@@ -122,7 +122,7 @@ class StatusRow(WorkerObserver):
 
     def _permit_since(self, attempt: Attempt) -> int | None:
         """Since when it waits for a provider, if it does."""
-        if attempt.request_context is None or not attempt.stands_still:
+        if attempt.request_context is None or not attempt.waits_for_permit:
             return None
         return self._at(attempt.request_context.wait_began)
 

@@ -28,7 +28,7 @@ from penstock.worker.executor import JobExecutor
 from penstock.worker.kind import ServedTask
 from penstock.worker.lease_loop import LeaseLoop
 from penstock.worker.maintenance import Maintenance
-from penstock.worker.observer import Observers, Tick, WorkerObserver
+from penstock.worker.observer import Tick, WorkerObserver
 from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.recycling import Recycling
@@ -61,7 +61,7 @@ class Worker(WorkerObserver):
         self._loop = parts.loop
         self._correlation = Correlation(config.run_id)
         self.totals = Totals()
-        self._observers = Observers()
+        self._observers = parts.observers
         self._name = Registration(config, tuple(sorted(self._tasks)), parts)
         self._completer = Completer(parts.store, parts.retry, parts.loop, self.totals, self)
         self._window = PrefetchWindow(
@@ -76,9 +76,7 @@ class Worker(WorkerObserver):
         )
         scheduler, providers = self._window.scheduler, parts.providers
         lending = None if providers is None else providers.connect(scheduler, config.slots)
-        self._executor = JobExecutor(
-            self._tasks, config.slots, parts, scheduler, self._observers, lending
-        )
+        self._executor = JobExecutor(self._tasks, config.slots, parts, scheduler, lending)
         self._window.connect(self._executor)
         jobs = self._window, self._executor, self._completer
         self._lease_loop = LeaseLoop(config, parts, self._name, *jobs)
@@ -204,7 +202,7 @@ class Worker(WorkerObserver):
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
         self._executor.stop_all(Stop.LOST)
-        left = self._executor.forsake_all()
+        left = self._executor.abandon_all()
         self._parts.threads.close()
         if self._parts.processes is not None:
             self._parts.processes.close()
@@ -256,7 +254,7 @@ class Worker(WorkerObserver):
         self._window.clear()
         self._completer.drop()
         self._executor.stop_all(Stop.LOST)
-        self._executor.forsake_all()  # the same job may come back before its old body has ended
+        self._executor.abandon_all()  # the same job may come back before its old body has ended
         self._lease_loop.forget()
         self._loop.spawn(self._sign_on())
 
