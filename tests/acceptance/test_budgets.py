@@ -123,7 +123,7 @@ def test_capped_raised_and_run_again_is_the_same_as_one_run(
     ended = command(parts, "queue", "run", "--drain", "--processes", "3")
 
     assert ended.returncode == 4, ended.stderr
-    following = "Next: raise the used-up budget, then penstock queue run --drain goes on"
+    following = "Next: raise the used-up budget, then penstock queue run --drain continues"
     assert ended.stdout.splitlines()[-1] == following
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("The budget [budget.day] of $0.002 a day is used up ($0.00")

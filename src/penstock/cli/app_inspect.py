@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does an app file say without being run?
+"""Inspects an app from outside: imports it in a child process, or parses its file.
 
-Completion and the doctor must not execute what a user wrote: one has no time for it, the other
-is asked because it does not work. What is written as a constant can be read all the same.
+Completion and the doctor must not execute what a user wrote in their own process: the first has no
+time for it, the second is run when it does not work. Constants can be parsed all the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IMPORT_SECONDS = 30.0
 
 
 class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import showed; `problem` is one sentence if it did not work."""
+    """What an import found; `problem` is one sentence if it failed."""
 
     name: str | None = None
     tasks: tuple[str, ...] = ()
@@ -65,8 +65,8 @@ def probe_app(
             said, _ = child.communicate(order, timeout=seconds)
         except subprocess.TimeoutExpired:
             return AppFacts(
-                problem=f"The app {named!r} was not imported within {seconds:g} s; look what it "
-                f"waits for, with 'python {named}'."
+                problem=f"The app {named!r} was not imported within {seconds:g} s; find out what "
+                f"it waits for, with 'python {named}'."
             )
         finally:
             if child.poll() is None:
@@ -76,7 +76,7 @@ def probe_app(
     except msgspec.DecodeError:
         return AppFacts(
             problem=f"The app {named!r} ended its process while it was imported "
-            f"({_end(child.returncode)}); look where, with 'python -X faulthandler {named}'."
+            f"({_end(child.returncode)}); find out where, with 'python -X faulthandler {named}'."
         )
 
 
@@ -85,7 +85,7 @@ def _end(code: int) -> str:
 
 
 def main() -> None:
-    """The child: import, and say what came of it on the stdout that we were given."""
+    """The child process: import the app, and write the result to the original stdout."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=_Order)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -132,7 +132,7 @@ SOURCE_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AppOutline:
-    """What could be read; empty where nothing could."""
+    """What could be parsed; empty where nothing could."""
 
     name: str | None = None
     tasks: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand here? Asked by a shell while somebody types.
+"""Shell completion of states, tasks, datasets and keys.
 
-Silent on any problem, and without a trace: the app is read as text, the store is only looked at.
+Silent on any problem, and without a trace: the app is parsed, the store is only read.
 Keys come from anywhere, and a shell evaluates what it completes; so only harmless ones are offered.
 """
 
@@ -82,9 +82,9 @@ def complete_key(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def known_keys(url: str, start: str, limit: int, *, folder: Path) -> list[str]:
-    """Keys of jobs, by a look that leaves no trace; TimeoutError if a server does not answer."""
-    look = partial(keys_beginning, url, start, limit, folder=folder)
-    return within(aside(look), ANSWER_SECONDS) if is_server(url) else look()
+    """Keys of jobs, read without a trace; TimeoutError if a server does not answer."""
+    read = partial(keys_beginning, url, start, limit, folder=folder)
+    return within(aside(read), ANSWER_SECONDS) if is_server(url) else read()
 
 
 def _harmless(words: Iterable[str]) -> list[str]:

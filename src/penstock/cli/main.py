@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does `penstock` do with what was typed, and with which code does it end?
+"""The command line `penstock`: its commands, global options, error messages and exit codes.
 
 0 success, also a clean stop by SIGTERM · 1 the work or the store failed · 2 wrong usage or
 definition · 3 a preflight failed · 4 a budget is used up · 130 interrupt.
@@ -76,7 +76,7 @@ COMMANDS: CommandTable = {
     ),
     "doctor": (
         "penstock.cli.commands.doctor:doctor",
-        "Check the machine, the settings, the app and the store; say how to mend what is wrong.",
+        "Check the machine, the settings, the app and the store; say how to fix what is wrong.",
     ),
     "backup": (
         "penstock.cli.commands.backup:backup",
@@ -96,7 +96,7 @@ COMMANDS: CommandTable = {
 
 
 class _Commands(LazyGroup):
-    """Typer ends without a word at Ctrl-C; an abort comes through."""
+    """Turns Ctrl-C into an abort; typer would end silently."""
 
     table = COMMANDS
 
@@ -144,12 +144,12 @@ def _globals(
 
 
 def import_command(arguments: list[str]) -> None:
-    """Import what the command that was typed needs, so that nothing is imported while it runs."""
+    """Import the modules of the command that was typed, so that none is imported while it runs."""
     import_typed(COMMANDS, arguments)
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """The console script: run a command, tell an error in one sentence, end with a code."""
+    """The console script: run a command, print an error as one sentence, exit with a code."""
     open_missing_streams()
     escape_unencodable_output()
     typed = sys.argv[1:] if arguments is None else arguments
@@ -177,24 +177,24 @@ def _run(arguments: list[str], *, debug: bool) -> int:
             import traceback
 
             warn_of_traceback(traceback.format_exc())
-        return _tell(error)
+        return _print_error(error)
     return code if isinstance(code, int) else 0
 
 
-def _tell(error: Exception) -> int:
-    """Say what went wrong, and whose move it is by the code."""
+def _print_error(error: Exception) -> int:
+    """Print an error, and return the exit code for it."""
     if isinstance(error, PenstockError):
         warn(one_line(str(error)))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     if isinstance(error, _TYPER_USAGE_ERROR):
-        _tell_usage(error)
+        _print_usage_error(error)
         return EXIT_USAGE
     text = one_line(f"{type(error).__name__}: {error}".rstrip(": ."))
     warn(f"{text}. This is our bug: run with --debug, and report what it prints.")
     return EXIT_FAILED
 
 
-def _tell_usage(error: Exception) -> None:
+def _print_usage_error(error: Exception) -> None:
     context: typer.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "penstock"
     message = str(getattr(error, "format_message", error.__str__)())

@@ -40,7 +40,7 @@ RunOption = Annotated[
 
 
 def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFacts]:
-    """What the workers of a run left behind; a sentence if there is nothing."""
+    """The records and the facts of a run; raises an error if there are none."""
     parts = store.run_parts(run_id).result()
     workers = responsive_workers(store.workers().result(), is_gone) if parts else []
     alive = {one.id for one in workers if one.alive and one.run_id == parts[0].run_id}

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is anything wrong with the queue itself: workers, waiting jobs, tasks, limits?"""
+"""Health checks of `penstock doctor`: Python, budgets, SDK retries, workers, tasks, builds."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator
+import platform
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,9 +18,41 @@ from penstock.model.schedule import PreflightResult, UnitView
 from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.observe.phrases import SAME_BUILD, counted, rebuild_command, some
 
+PYTHON_MIN = (3, 11)
+PLACES_SHOWN = 3
+OLD_READY_SECONDS = 3600.0  # a job that is ready for longer is a problem
+NAMES_SHOWN = 5
+STEPS = (START, STEP)  # tasks of jobs of builds that no app defines
+
+
+def budget_finding(count: int, unpriced: Sequence[str]) -> Finding:
+    """Whether budgets in dollars have prices for the paid providers."""
+    if not unpriced:
+        return healthy("budgets", f"{count} set")
+    names = ", ".join(map(repr, unpriced))
+    return problem(
+        "budgets",
+        f"A budget counts dollars, and no model of the paid provider {names} has a price, so every "
+        f"call would be refused; set usd_per_million_tokens = {{ input = …, output = … }} in "
+        f'[providers.{unpriced[0]}.models."MODEL"].',
+    )
+
+
+def python_finding(version: tuple[int, int], system: str) -> Finding:
+    """Whether Penstock supports this version of Python and this system."""
+    name = ".".join(map(str, version))
+    if version < PYTHON_MIN:
+        wanted = ".".join(map(str, PYTHON_MIN))
+        return problem("python", f"Python {name} is too old; install {wanted} or newer.")
+    if system == "win32":
+        return problem("python", "Penstock does not run on Windows; use Linux, or WSL.")
+    return healthy(
+        "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    )
+
 
 def build_findings(facts: QueueFacts, gone: Callable[[str], bool]) -> Iterator[Finding]:
-    """Plans that nobody goes on with, and locks of processes that are gone."""
+    """Check for abandoned plans, and for locks of processes that are gone."""
     dead = [lock for lock in facts.locks if gone(lock.mark)]
     yield _plans(facts, {lock.run_id for lock in dead})
     yield _locks(facts, dead)
@@ -29,17 +62,15 @@ def _plans(facts: QueueFacts, dead_runs: set[str]) -> Finding:
     holding = {lock.run_id for lock in facts.locks if lock.alive} - dead_runs
     left = [x for x in facts.plans if x.state is PlanState.LEFT or x.run_id not in holding]
     if not left:
-        return healthy(
-            "builds", f"{counted(len(facts.plans), 'plan')} on the way, none of them left"
-        )
+        return healthy("builds", f"{counted(len(facts.plans), 'plan')} open, none abandoned")
     first = left[0]
     again = rebuild_command(first)
     command = SAME_BUILD if again is None else f"'{again}'"
-    goes_on = "begins again" if first.state is PlanState.DRAFT else "goes on where it was"
-    more = f"; {len(left) - 1:,} more were left before" if len(left) > 1 else ""
+    goes_on = "plans anew" if first.state is PlanState.DRAFT else "continues it"
+    more = f"; {len(left) - 1:,} more were abandoned" if len(left) > 1 else ""
     return problem(
         "builds",
-        f"The plan {first.id} was left before its end by the run {first.run_id!r}; {command} "
+        f"The plan {first.id} was abandoned by the run {first.run_id!r}; {command} "
         f"{goes_on}{more}.",
     )
 
@@ -56,30 +87,26 @@ def _locks(facts: QueueFacts, dead: list[LockView]) -> Finding:
 
 
 def root_finding(path: str, root_id: str | None, facts: QueueFacts) -> Finding:
-    """Is the output root there, and the one that open plans write to?"""
+    """Whether the output root exists and is the one that open plans write to."""
     if root_id is None:
         return problem(
             "output root",
-            f"The output root {path} is not there or has no id, and the store knows slices that "
-            "are kept in one; mount it again, or set datasets.root to the folder that they were "
-            "built in.",
+            f"The output root {path} is missing or has no id, and the store has committed slices; "
+            "mount it again, or set datasets.root to the folder that they were built in.",
         )
     others = [plan for plan in facts.plans if plan.root != root_id]
     if others:
         return problem(
             "output root",
             f"The plan {others[0].id} writes to the output root {others[0].root}, and {path} is "
-            f"{root_id}; set datasets.root to the folder of that plan, or build anew, which gives "
-            "it up.",
+            f"{root_id}; set datasets.root to the folder of that plan, or start a new build, "
+            "which abandons it.",
         )
     return healthy("output root", f"{path} ({root_id})")
 
 
-PLACES_SHOWN = 3
-
-
 def provider_finding(providers: Iterable[str], files: Iterable[str]) -> Finding | None:
-    """What is to be said about the providers of an app; None if it has none."""
+    """Whether SDK clients of an app would retry behind its providers; None: it has no providers."""
     names = ", ".join(map(repr, sorted(providers)))
     if not names:
         return None
@@ -88,14 +115,14 @@ def provider_finding(providers: Iterable[str], files: Iterable[str]) -> Finding 
         more = f" and {len(places) - PLACES_SHOWN} more" if len(places) > PLACES_SHOWN else ""
         return problem(
             "providers",
-            f"A client of an SDK would send again by itself, without a permit "
+            f"An SDK client would retry by itself, without a permit "
             f"({', '.join(places[:PLACES_SHOWN])}{more}); give it max_retries=0.",
         )
-    return healthy("providers", f"{names}; a client of an SDK on top of them needs max_retries=0")
+    return healthy("providers", f"{names}; an SDK client on top of them needs max_retries=0")
 
 
 def hidden_retries(file: Path) -> Iterator[str]:
-    """The places of such calls, as far as the source can be read."""
+    """The places of SDK clients that retry by themselves, as far as the source can be read."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -108,13 +135,8 @@ def hidden_retries(file: Path) -> Iterator[str]:
 
 
 def _is_zero(value: ast.expr | None) -> bool:
-    # What is no literal may be 0: nobody is told off for what cannot be read.
+    # What is no literal may be 0: that is no finding.
     return value is not None and (not isinstance(value, ast.Constant) or value.value == 0)
-
-
-OLD_READY_SECONDS = 3600.0  # a job that is ready for longer than this is told
-NAMES_SHOWN = 5
-STEPS = (START, STEP)  # tasks of jobs of builds that no app defines
 
 
 def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> Iterator[Finding]:
@@ -136,10 +158,10 @@ def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> It
 def _workers(facts: QueueFacts) -> Finding:
     alive = [worker for worker in facts.workers if worker.alive]
     names = [f"{worker.id} (pid {worker.pid} on {worker.host})" for worker in alive]
-    text = f"{len(alive)} alive: {_some(names)}" if alive else "none is alive"
+    text = f"{len(alive)} alive: {_some(names)}" if alive else "none alive"
     gone = len(facts.workers) - len(alive)
     if gone:
-        text += f"; {gone} ended without a word, the next worker takes back what they held"
+        text += f"; {gone} dead, the next worker takes back their jobs"
     return healthy("workers", text)
 
 
@@ -190,7 +212,8 @@ def _tasks(facts: QueueFacts, known_tasks: Collection[str]) -> Finding:
 def _paused(facts: QueueFacts) -> Finding:
     if facts.stats.paused:
         return problem(
-            "paused", "The queue is paused, so nobody gets work; 'penstock queue resume' ends that."
+            "paused",
+            "The queue is paused, so nobody gets work; resume it with 'penstock queue resume'.",
         )
     return healthy("paused", "no")
 
@@ -201,24 +224,24 @@ def _limits(facts: QueueFacts) -> Finding:
         return problem(
             "limits",
             f"An operator has set the limit of {_some([repr(key) for key in closed])} to 0, so "
-            "these jobs wait for ever; 'penstock queue limit KEY N' opens it again.",
+            "these jobs never start; raise it with 'penstock queue limit KEY N'.",
         )
     return healthy("limits", f"{len(facts.caps)} set by operators, none of them 0")
 
 
 def _failed_start(failed: tuple[PreflightResult, ...]) -> Finding:
-    """Did the last start of a daemon come to nothing?"""
+    """Report the preflights that failed at the last start of a daemon."""
     first = failed[0].unit.removeprefix(PREFLIGHT)
     more = f", nor {len(failed) - 1:,} more" if len(failed) > 1 else ""
     return problem(
         "preflights",
         f"The last start of a daemon failed: the preflight {first!r} did not pass{more}; "
-        "'penstock run --check' runs them again and says with what.",
+        "'penstock run --check' runs them again and shows the errors.",
     )
 
 
 def _schedules(facts: QueueFacts) -> Finding:
-    """Do units of schedules fail, or have they ended?"""
+    """Check for units of schedules that are degraded, or ended in error."""
     ended = [unit for unit in facts.units if unit.state is JobState.ERROR]
     degraded = [unit for unit in facts.units if unit.is_failing and not unit.by_others]
     deferred = [unit for unit in facts.units if unit.is_failing and unit.by_others]
@@ -233,7 +256,7 @@ def _schedules(facts: QueueFacts) -> Finding:
         return problem(
             "schedules",
             f"{_units(degraded)} degraded: the last try failed; 'penstock why {degraded[0].key}' "
-            "says with what, and when the next one is.",
+            "shows the error, and when the next try is.",
         )
     waiting = f"; {len(deferred):,} wait for others: {_some(_keys(deferred))}" if deferred else ""
     return healthy("schedules", f"{facts.stats.units:,} units, none of them degraded{waiting}")
@@ -256,7 +279,7 @@ def _calls(calls: CallFigures) -> Finding:
         text += f", {calls.resent:,} sent again"
     if calls.in_doubt:
         text += (
-            "; those are sent again with their jobs, or held where a provider says in_doubt = "
+            "; those are sent again with their jobs, or held where a provider has in_doubt = "
             "'hold': look at 'penstock queue list --state error', then 'penstock queue "
             "retry-failed'"
         )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has a run done, and what did it cost?"""
+"""The report of a run (ends, rate, requests, spending) and its capacity plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import add
 
 import msgspec
 
@@ -13,13 +14,11 @@ from penstock.model.run import AsyncCapacityPlan, CapacityFact, CapacityValue, R
 from penstock.model.spending import ALL, Balance, Period
 from penstock.observe.explain import RunFacts, WorkerPlace, readable_parts, worker_places
 
-__all__ = ["AsyncCapacityPlan", "CapacityValue", "capacity_of", "sections"]
-
 SECTIONS = ("configured", "runtime_snapshot", "observed_maxima")
 
 
 def capacity_of(parts: Sequence[RunPart]) -> AsyncCapacityPlan | None:
-    """The plan of a run; None if no worker has left one."""
+    """The capacity plan of a run over all workers; None if none has saved one."""
     plans = [plan for place in worker_places(readable_parts(parts)) if (plan := _plan_of(place))]
     if not plans:
         return None
@@ -31,7 +30,7 @@ def capacity_of(parts: Sequence[RunPart]) -> AsyncCapacityPlan | None:
 
 
 def _plan_of(place: WorkerPlace) -> AsyncCapacityPlan | None:
-    """Of those who had a place one after the other: the last, and the most of all."""
+    """The plan of one place: of its last worker, with the maxima of all."""
     plans = [document.capacity for document in place.documents]
     plans = [plan for plan in plans if plan.configured or plan.observed_maxima]
     if not plans:
@@ -42,19 +41,19 @@ def _plan_of(place: WorkerPlace) -> AsyncCapacityPlan | None:
         if known is None or known.value is None:
             most[name] = one
         elif one.value is not None:
-            most[name] = msgspec.structs.replace(known, value=_most(known.value, one.value))
+            most[name] = msgspec.structs.replace(known, value=_combine(known.value, one.value, max))
     return msgspec.structs.replace(plans[-1], observed_maxima=most)
 
 
 def sections(plan: AsyncCapacityPlan) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """For people, by section: name, value, and where it is from or why there is none."""
+    """Rows by section: name, value, and its source or why there is none."""
     for section in SECTIONS:
         values: dict[str, CapacityValue] = getattr(plan, section)
         yield section, [(name, _shown(one.value), _from(one)) for name, one in values.items()]
 
 
 def _added(sections: Iterable[dict[str, CapacityValue]]) -> dict[str, CapacityValue]:
-    """The same values of several workers, added up; whoever has none takes nothing away."""
+    """The values of several workers, added up; a missing one counts as nothing."""
     found: dict[str, CapacityValue] = {}
     counts: dict[str, int] = {}
     for values in sections:
@@ -66,24 +65,18 @@ def _added(sections: Iterable[dict[str, CapacityValue]]) -> dict[str, CapacityVa
             elif one.value is not None:
                 counts[name] += 1
                 source = f"{counts[name]} workers, added up"
-                value = _sum(known.value, one.value)
+                value = _combine(known.value, one.value, add)
                 found[name] = msgspec.structs.replace(known, value=value, source=source)
     return found
 
 
-def _sum(one: CapacityFact, other: CapacityFact) -> CapacityFact:
+def _combine(
+    one: CapacityFact, other: CapacityFact, combine: Callable[[float, float], float]
+) -> CapacityFact:
     if isinstance(one, dict) and isinstance(other, dict):
-        return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in [*one, *other]}
+        return {key: combine(one.get(key, 0.0), other.get(key, 0.0)) for key in [*one, *other]}
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return one + other
-    return one
-
-
-def _most(one: CapacityFact, other: CapacityFact) -> CapacityFact:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in [*one, *other]}
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return max(one, other)
+        return combine(one, other)
     return one
 
 
@@ -104,84 +97,43 @@ def _from(one: CapacityValue) -> str:
 ENDS = (JobState.DONE, JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED)
 
 
-class Spent(msgspec.Struct, frozen=True):
-    """What one scope has spent in a run."""
-
-    scope: str  # `all`, or a provider, model or task
-    usd_micros: int
-    tokens: int
-    reserved_usd_micros: int
-    reserved_tokens: int
-    bought: int
-    reused: int
-    resent: int  # calls in doubt that were sent again
-    estimated: int  # answers that did not tell all that they cost
-
-
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in numbers."""
+    """A run in numbers, beside its facts."""
 
-    run_id: str
-    is_over: bool
-    workers: int
     wall_seconds: float
-    ended: dict[JobState, int]  # jobs that ended for good in this run, every end
+    ended: dict[JobState, int]  # jobs that ended for good in this run, by every end
     per_second: float
-    retries: int
-    put_back: int  # attempts that a provider refused
     requests: int
     refused: int
     failed: int
     tokens: int
     in_doubt: int  # calls of all runs of which nobody knows whether they were answered
-    spent: tuple[Spent, ...]  # by scope, all first; empty: nothing was paid
+    spent: tuple[Balance, ...]  # by scope, all first; empty: nothing was paid
 
 
-def report_of(
+def run_report(
     facts: RunFacts,
     ended_in_run: dict[JobState, int],
     balances: Sequence[Balance],
     in_doubt: int,
     now_at: int,
 ) -> RunReport:
-    """The report of a run, from what its workers left and what the store has counted until now."""
+    """The report of a run, from the records of its workers and the counts of the store."""
     ended = {state: ended_in_run.get(state, 0) for state in ENDS}
-    total, wall = sum(ended.values()), facts.wall_seconds
-    if not facts.is_over:  # its workers told of themselves some seconds ago, jobs ended since
+    wall = facts.wall_seconds
+    if not facts.is_over:  # the records are some seconds old, and jobs have ended since
         wall = max(wall, (now_at - facts.began_at) / MICROSECONDS)
-    own = [
-        balance
-        for balance in balances
-        if (balance.account.period, balance.account.span) == (Period.RUN, facts.run_id)
-    ]
-    own.sort(key=lambda one: (one.account.scope != ALL, -one.spent.micros, one.account.scope))
+    own = (Period.RUN, facts.run_id)
+    spent = [one for one in balances if (one.account.period, one.account.span) == own]
+    spent.sort(key=lambda one: (one.account.scope != ALL, -one.spent.micros, one.account.scope))
     return RunReport(
-        run_id=facts.run_id,
-        is_over=facts.is_over,
-        workers=facts.workers,
         wall_seconds=wall,
         ended=ended,
-        per_second=total / wall if wall else 0.0,
-        retries=facts.retries,
-        put_back=facts.put_back,
+        per_second=sum(ended.values()) / wall if wall else 0.0,
         requests=sum(one.requests for one in facts.models),
         refused=sum(one.refused for one in facts.models),
         failed=sum(one.failed for one in facts.models),
         tokens=sum(one.tokens for one in facts.models),
         in_doubt=in_doubt,
-        spent=tuple(_spent(one) for one in own),
-    )
-
-
-def _spent(one: Balance) -> Spent:
-    return Spent(
-        one.account.scope,
-        one.spent.micros,
-        one.spent.tokens,
-        one.reserved.micros,
-        one.reserved.tokens,
-        one.bought,
-        one.reused,
-        one.resent,
-        one.estimated,
+        spent=tuple(spent),
     )

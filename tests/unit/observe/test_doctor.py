@@ -54,7 +54,7 @@ def test_a_queue_at_work_is_well() -> None:
 
     assert all(finding.ok for finding in found.values())
     assert found["waiting"].text == "3 queued; the oldest ready one has waited for 0:00:05"
-    assert found["workers"].text == "none is alive"
+    assert found["workers"].text == "none alive"
 
 
 def test_workers_are_named_and_the_lost_ones_counted() -> None:
@@ -65,7 +65,7 @@ def test_workers_are_named_and_the_lost_ones_counted() -> None:
 
     assert text.startswith("7 alive: w-0 (pid 7 on here), w-1")
     assert "and 2 more" in text
-    assert "1 ended without a word" in text
+    assert "1 dead, the next worker takes back their jobs" in text
 
 
 @pytest.mark.parametrize(("workers", "remedy"), [(0, "'penstock queue run'"), (2, "more workers")])
@@ -164,6 +164,6 @@ def test_a_start_that_has_failed_is_a_problem_until_one_passes() -> None:
     assert not found.ok
     assert found.text == (
         "The last start of a daemon failed: the preflight 'exists:a/b' did not pass, nor 1 more; "
-        "'penstock run --check' runs them again and says with what."
+        "'penstock run --check' runs them again and shows the errors."
     )
     assert "preflights" not in findings(FACTS, "fetch")

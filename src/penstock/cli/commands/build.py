@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does `penstock build` bring datasets up to date?"""
+"""`penstock build`: brings slices of datasets up to date."""
 
 from __future__ import annotations
 
@@ -113,4 +113,4 @@ def _tell(report: BuildReport, planned: Planned, *, as_json: bool) -> None:
         if not say(line):
             return
     if report.failed or report.skipped:
-        warn("The same command tries again what is not there.")
+        warn("The same command retries what is missing.")

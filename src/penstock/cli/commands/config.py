@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set, and who said so?"""
+"""`penstock config show`: every setting with its value and its source."""
 
 from __future__ import annotations
 

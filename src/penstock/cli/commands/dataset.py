@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has been committed of datasets?"""
+"""`penstock dataset`: list datasets, show committed slices, and print their rows."""
 
 from __future__ import annotations
 

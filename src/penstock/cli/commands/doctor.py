@@ -6,9 +6,8 @@ SliceLookups only: nothing is written, made or migrated, and the app is imported
 
 from __future__ import annotations
 
-import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -24,16 +23,22 @@ from penstock.config.load import DEFAULT, Loaded
 from penstock.errors import ConfigError, OutputFailed, UsageError
 from penstock.model.job import SLICE
 from penstock.model.views import Finding, QueueFacts, healthy, problem
-from penstock.observe.doctor import build_findings, provider_finding, queue_findings, root_finding
+from penstock.observe.doctor import (
+    budget_finding,
+    build_findings,
+    provider_finding,
+    python_finding,
+    queue_findings,
+    root_finding,
+)
 from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
 from penstock.stores.doctor import machine_findings, store_checkup
 from penstock.stores.url import default_store_url, default_stores
 from penstock.terminal_text import one_line, print_document, say, warn_of_traceback
 
-PYTHON_MIN = (3, 11)
-EXIT_ILL = 1
-STORES_GUESSED = 5  # files looked at if nobody knows which is the store
+EXIT_UNHEALTHY = 1
+STORES_GUESSED = 5  # files that are checked if neither settings nor app name the store
 
 
 def doctor(
@@ -45,24 +50,26 @@ def doctor(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Check the machine, the settings, the app and the store; say how to mend what is wrong."""
+    """Check the machine, the settings, the app and the store; say how to fix what is wrong."""
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
-    visit = Diagnosis(Target.named(app=app, store=store), full=full, debug=invocation.debug)
+    diagnosis = Diagnosis(Target.named(app=app, store=store), full=full, debug=invocation.debug)
     findings = []
-    for finding in visit.findings():
+    for finding in diagnosis.findings():
         findings.append(finding)
         if not as_json:
-            say(line_of(finding))
-    ill = sum(not finding.ok for finding in findings)
+            say(format_finding(finding))
+    problems = sum(not finding.ok for finding in findings)
     if as_json:
         found = [msgspec.to_builtins(finding) for finding in findings]
-        print_document({"healthy": not ill, "findings": found})
+        print_document({"healthy": not problems, "findings": found})
     else:
-        say(f"{ill} of {len(findings)} checks found a problem." if ill else "All is well.")
-    return EXIT_ILL if ill else 0
+        say(
+            f"{problems} of {len(findings)} checks found a problem." if problems else "All is well."
+        )
+    return EXIT_UNHEALTHY if problems else 0
 
 
-def line_of(finding: Finding) -> str:
+def format_finding(finding: Finding) -> str:
     text = f"ok  {finding.check}: {finding.text}" if finding.ok else f"problem: {finding.text}"
     return one_line(text)
 
@@ -85,7 +92,7 @@ class Diagnosis:
         self._facts = AppFacts(problem="not asked")
 
     def findings(self) -> Iterator[Finding]:
-        """One finding after the other; a failed one does not stop those that can go on."""
+        """Run the checks in order; a failed one does not stop those after it."""
         yield python_finding(sys.version_info[:2], sys.platform)
         yield from machine_findings()
         loaded, settings = self._settings()
@@ -149,7 +156,7 @@ class Diagnosis:
         return root_finding(str(path), None if root is None else root.id, facts)
 
     def _urls(self, loaded: Loaded | None) -> list[str]:
-        """The store, or what may be it if neither settings nor app can be asked."""
+        """The store, or the candidates if neither settings nor app can be read."""
         named = self._target.flags.get("--store")
         if loaded is not None:
             store = loaded.settings.store
@@ -161,29 +168,3 @@ class Diagnosis:
             if outline.name is not None:
                 return [default_store_url(outline.name)]
         return default_stores(self._target.folder)[:STORES_GUESSED]
-
-
-def budget_finding(count: int, unpriced: Sequence[str]) -> Finding:
-    """Can budgets of dollars count what paid providers cost?"""
-    if not unpriced:
-        return healthy("budgets", f"{count} set")
-    names = ", ".join(map(repr, unpriced))
-    return problem(
-        "budgets",
-        f"A budget counts dollars, and no model of the paid provider {names} has a price, so every "
-        f"call would be refused; say usd_per_million_tokens = {{ input = …, output = … }} in "
-        f'[providers.{unpriced[0]}.models."MODEL"].',
-    )
-
-
-def python_finding(version: tuple[int, int], system: str) -> Finding:
-    """Is this Python new enough, and the system one that Penstock runs on?"""
-    name = ".".join(map(str, version))
-    if version < PYTHON_MIN:
-        wanted = ".".join(map(str, PYTHON_MIN))
-        return problem("python", f"Python {name} is too old; install {wanted} or newer.")
-    if system == "win32":
-        return problem("python", "Penstock does not run on Windows; use Linux, or WSL.")
-    return healthy(
-        "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why was a run not faster, and what would help most?"""
+"""`penstock explain`: the bottlenecks of a run, and the change that would help most."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def document_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> di
 
 
 def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[str]:
-    """The same for people: the answer first."""
+    """The explanation as text: the answer first."""
     head = (
         f"Run {escaped(facts.run_id)}: {counted(facts.workers, 'worker')}, "
         f"{format_duration(facts.wall_seconds)}"
@@ -102,7 +102,7 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     if unheard is not None:
         lines += [unheard, ""]
     if facts.over_budget is not None:
-        lines += [f"A budget has ended workers of it: {escaped(facts.over_budget)}", ""]
+        lines += [f"A budget ended workers of this run: {escaped(facts.over_budget)}", ""]
     lines += _answer(advise(facts), facts)
     shares = [share for share in facts.shares if share.percent][:SHARES_SHOWN]
     if shares:
@@ -110,7 +110,7 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
         lines += ["", *format_table(["limited by", "time"], rows)]
         rest = 100 - sum(share.percent for share in shares)
         if rest:
-            lines.append(f"{rest}% is due to less than these; --json has all.")
+            lines.append(f"{rest}% is spread over smaller causes; --json lists all.")
     if facts.idle_seconds >= 1 and not mostly_idle(facts):
         lines += [
             "",
@@ -123,7 +123,7 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
 
 def _answer(said: Advice | None, facts: RunFacts) -> list[str]:
     if said is None and facts.unheard:
-        return ["It has not said what limited it."]
+        return ["It left no record of what limited it."]
     if said is None:
         return ["Nothing limited this run: there was nothing to do."]
     if mostly_idle(facts):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a new project begin?"""
+"""`penstock init`: writes a small working project."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def app_name(path: Path) -> str:
 
 
 def next_commands(folder: str) -> list[str]:
-    """What a newcomer types after `init`."""
+    """The commands to type after `init`."""
     enter = [] if Path(folder).resolve() == Path.cwd() else [f"cd {shlex.quote(folder)}"]
     return [
         *enter,

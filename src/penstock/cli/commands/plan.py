@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would a build do now? Plans in this process, and changes nothing."""
+"""`penstock plan`: prints what a build would do; changes nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do the providers fare, now and as far as it was learned?"""
+"""`penstock providers`: live and learned limits of providers, spending and budgets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def live_runs(workers: Iterable[WorkerView]) -> list[str]:
 
 
 def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
-    """The same for people: what runs now first."""
+    """The limits as text: live ones first."""
     lines = [f"Store {escaped(redacted(url))}"]
     live = [(row, row.live) for row in rows if row.live is not None]
     learned = [(row, row.learned) for row in rows if row.learned is not None]

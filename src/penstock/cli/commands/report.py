@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has a run done, and what did it cost?"""
+"""`penstock report`: what a run has done, and what it cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 from penstock.cli.target import AppOption, JsonOption, RunOption, StoreOption, Target, chosen_run
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
-from penstock.model.spending import format_exact_dollars, format_usd
+from penstock.model.spending import Balance, format_exact_dollars, format_usd
 from penstock.observe.explain import RunFacts, advise, format_unheard, mostly_idle, run_state
 from penstock.observe.phrases import counted
-from penstock.observe.report import RunReport, Spent, report_of
+from penstock.observe.report import RunReport, run_report
 from penstock.terminal_text import (
     escaped,
     format_duration,
@@ -35,7 +35,7 @@ def report(
         balances = opened.balances([facts.run_id]).result()
         in_doubt = opened.call_figures(None).result().in_doubt if balances else 0
     now = round(SystemClock().now() * MICROSECONDS)
-    found = report_of(facts, ended, balances, in_doubt, now)
+    found = run_report(facts, ended, balances, in_doubt, now)
     if as_json:
         print_document(document_of(found, facts))
         return
@@ -47,19 +47,19 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
     """The report as a document; times as ISO in UTC, money as decimal texts."""
     said = None if mostly_idle(facts) else advise(facts)
     return {
-        "run": found.run_id,
-        "is_over": found.is_over,
+        "run": facts.run_id,
+        "is_over": facts.is_over,
         "over_budget": facts.over_budget,
         "began_at": iso_time(facts.began_at),
         "as_of": iso_time(facts.told_at),
-        "workers": found.workers,
+        "workers": facts.workers,
         "unheard_workers": facts.unheard,
         "unheard_seconds": facts.unheard_seconds,
         "wall_seconds": found.wall_seconds,
         "ended": {state.value: count for state, count in found.ended.items()},
         "per_second": found.per_second,
-        "retries": found.retries,
-        "put_back": found.put_back,
+        "retries": facts.retries,
+        "put_back": facts.put_back,
         "requests": found.requests,
         "refused": found.refused,
         "failed": found.failed,
@@ -71,13 +71,13 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
     }
 
 
-def _spent_document(one: Spent) -> dict[str, object]:
+def _spent_document(one: Balance) -> dict[str, object]:
     return {
-        "scope": one.scope,
-        "usd": format_usd(one.usd_micros),
-        "tokens": one.tokens,
-        "reserved_usd": format_usd(one.reserved_usd_micros),
-        "reserved_tokens": one.reserved_tokens,
+        "scope": one.account.scope,
+        "usd": format_usd(one.spent.micros),
+        "tokens": one.spent.tokens,
+        "reserved_usd": format_usd(one.reserved.micros),
+        "reserved_tokens": one.reserved.tokens,
         "bought": one.bought,
         "reused": one.reused,
         "resent": one.resent,
@@ -85,9 +85,9 @@ def _spent_document(one: Spent) -> dict[str, object]:
     }
 
 
-def _after_paying(found: RunReport, whole: Spent) -> list[str]:
-    """What is not settled, and what was settled by a guess."""
-    lines, reserved = [], whole.reserved_usd_micros
+def _unsettled(found: RunReport, whole: Balance) -> list[str]:
+    """Calls that are not settled, or were settled at an estimate."""
+    lines, reserved = [], whole.reserved.micros
     if whole.resent:
         lines.append(
             f"{counted(whole.resent, 'call')} in doubt sent again: some may be paid twice."
@@ -105,18 +105,18 @@ def _after_paying(found: RunReport, whole: Spent) -> list[str]:
 
 
 def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
-    """The same for people."""
+    """The report as text."""
     total = sum(found.ended.values())
     age = max(0, now - facts.told_at) / MICROSECONDS
     told = f"still running; attempts, requests and limits as of {format_duration(age)} ago"
-    state = run_state(facts) if found.is_over else told
+    state = run_state(facts) if facts.is_over else told
     lines = [
-        f"Run {escaped(found.run_id)}, {state}",
+        f"Run {escaped(facts.run_id)}, {state}",
         "",
         f"{counted(total, 'job')} ended in {format_duration(found.wall_seconds)}, "
-        f"{found.per_second:,.1f}/s, by {counted(found.workers, 'worker')}; "
-        f"{counted(found.retries, 'attempt')} failed"
-        f"{f', {found.put_back:,} refused by providers' if found.put_back else ''}.",
+        f"{found.per_second:,.1f}/s, by {counted(facts.workers, 'worker')}; "
+        f"{counted(facts.retries, 'attempt')} failed"
+        f"{f', {facts.put_back:,} refused by providers' if facts.put_back else ''}.",
         *format_table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
     ]
     unheard = format_unheard(facts)
@@ -131,13 +131,13 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
     if found.spent:
         head = ["paid", "dollars", "tokens", "bought", "reused"]
         rows: list[list[str | int]] = [
-            [one.scope, _money(one.usd_micros), one.tokens, one.bought, one.reused]
+            [one.account.scope, _money(one.spent.micros), one.spent.tokens, one.bought, one.reused]
             for one in found.spent
         ]
         lines += ["", *format_table(head, rows)]
-        lines += _after_paying(found, found.spent[0])
+        lines += _unsettled(found, found.spent[0])
     if facts.over_budget is not None:
-        lines += ["", f"A budget has ended workers of it: {escaped(facts.over_budget)}"]
+        lines += ["", f"A budget ended workers of this run: {escaped(facts.over_budget)}"]
     said = None if mostly_idle(facts) else advise(facts)
     if said is not None:
         lines += ["", f"Limited by: {escaped(said.sentence)}"]

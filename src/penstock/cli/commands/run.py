@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does `penstock run` become a daemon: preflights, then schedules and the queue?"""
+"""`penstock run`: the daemon, which runs preflights, then schedules and the queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME_WIDTH_MAX = 60
 
 
 def check_lines(checks: Sequence[Check], checked: Checked) -> list[str]:
-    """A row for each check that was told of: the failed ones first, then by name."""
+    """A row for each reported check: failed ones first, then by name."""
     rows = sorted(checks, key=lambda check: (check.passed, check.name, check.partition))
     shown = rows[:ROWS_MAX]
     names = [_unit(check) for check in shown]
@@ -42,7 +42,7 @@ def check_lines(checks: Sequence[Check], checked: Checked) -> list[str]:
 
 
 def checks_document(checks: Sequence[Check], checked: Checked) -> dict[str, object]:
-    """The same for a machine."""
+    """The checks as a JSON document."""
     return {
         "passed": checked.passed,
         "failed": checked.failed,
@@ -131,7 +131,7 @@ def run_daemon(
 
 
 def _tell_checks(phases: Phases, *, is_wanted: bool, json: bool) -> None:
-    """What preflights came to: where it was asked for, or if one has failed."""
+    """Print the results of preflights: with --check, or if one has failed."""
     if json and is_wanted:
         print_document(checks_document(phases.checks, phases.known()))
     elif is_wanted and (phases.checked is not None or phases.checks):
@@ -145,7 +145,7 @@ def _tell_checks(phases: Phases, *, is_wanted: bool, json: bool) -> None:
 
 @contextlib.contextmanager
 def _announcer(port: int | None) -> Iterator[Announcer]:
-    """Whoever wants to know how the daemon is."""
+    """The announcer for systemd and the health server."""
     clock = SystemClock()
     notify = SdNotify.of_this_process()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a command start a supervisor, and tell how its run ended?"""
+"""Starts a supervisor for a command, and reports how its run ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def spec_of(
     check: bool = False,
     build: BuildSpec | None = None,
 ) -> RunSpec:
-    """What a run shall do, as it was typed."""
+    """The specification of a run, from the options that were typed."""
     target.warn_of_unused_settings(target.configured().settings.app)
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     return RunSpec(
@@ -61,7 +61,7 @@ def spec_of(
 
 
 def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int, Supervisor]:
-    """Run to the end and tell what was wrong; the exit code, and who knows how far the run came."""
+    """Run to the end and print errors; returns the exit code and the supervisor."""
     display = make_display(spec.log_format, daemon=spec.daemon, build=spec.build is not None)
 
     def opened(url: str, durability: str) -> Store:

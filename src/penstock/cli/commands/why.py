@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does a job not run, a unit of a schedule not tick, a slice not exist; what became of it?"""
+"""`penstock why`: explains why a job, a unit of a schedule or a slice is not done."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FIRST_SHOWN = 1_000  # slices that are named as to be built before
 
 
 def why_slice(target: Target, key: str) -> Explanation | None:
-    """The answer for a slice; None if a job has that key.
+    """Explain a slice; None if a job has that key.
 
     The app is imported, since its calendars say which slices there are.
 
@@ -259,7 +259,7 @@ def _tell(found: Explanation, now: int, *, as_json: bool) -> None:
 
 
 def _explained(store: Store, facts: JobFacts) -> Explanation:
-    """The answer for a job, or for a unit of a schedule."""
+    """Explain a job, or a unit of a schedule."""
     is_unit = facts.this.job.kind is JobKind.TICK
     unit = unit_facts(store, facts, passed_since) if is_unit else None
     return explain(facts) if unit is None else explain_unit(unit)
@@ -274,7 +274,7 @@ def passed_since(unit: UnitView, now: int) -> int:
 
 
 def _never_armed(target: Target, store: Store, key: str) -> Explanation | None:
-    """The answer if no unit of the app was armed, since its last start failed; None: it was not."""
+    """Explain a unit of an app that has none armed, since its last start failed; None: others."""
     if kind_of_key(key) is not JobKind.TICK:
         return None
     app = outline_of(target.configured().settings.app, target.folder).name
@@ -358,7 +358,7 @@ def _age(found: Explanation, now: int) -> float | None:
 
 
 def lines_of(found: Explanation, now: int) -> list[str]:
-    """The same for people: the answer first."""
+    """The explanation as text: the answer first."""
     lines = [escaped(found.sentence)]
     age = _age(found, now)
     if age is not None:

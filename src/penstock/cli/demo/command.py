@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does `penstock demo` begin, where does it work, and what does it leave behind?"""
+"""`penstock demo`: its options, its folder, and the commands to try next."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def demo(
         except StoryStopped:
             screen.close()
             left = "removed" if keep is None else "kept"
-            warn(f"Interrupted: what the demo had started is ended, its folder is {left}.")
+            warn(f"Interrupted: the processes of the demo are ended, its folder is {left}.")
             return EXIT_INTERRUPTED
         finally:
             screen.close()
@@ -60,7 +60,7 @@ def demo(
 
 @contextmanager
 def _workplace(keep: str | None) -> Iterator[Path]:
-    """A folder for the demo; nothing is left of it unless it was asked for."""
+    """The folder of the demo; it is removed at the end unless --keep names it."""
     if keep is None:
         try:
             folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -86,7 +86,7 @@ def _workplace(keep: str | None) -> Iterator[Path]:
 
 
 def _next(keep: str | None) -> list[str]:
-    """What to type now."""
+    """The commands to try next."""
     if keep is None:
         commands = {
             "penstock demo --keep story": "the same, and its folder stays for a look",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does the demo type its commands, and end what it has started?
+"""Runs the commands of the demo as child processes, and kills them at its end.
 
 `python -m penstock.cli.demo.processes PARENT ARGUMENTS` is `penstock ARGUMENTS` that does not
 outlive the demo, whichever way that ends.
@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.worker.signals import end_with_parent
 
 GONE_SECONDS = 10.0  # that a killed process may take to be gone
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 LINES_SHOWN = 5  # of what a failed command wrote last
 LOG = "commands.log"
 PROC = Path("/proc")
@@ -50,7 +50,7 @@ class Shell:
             )
 
     def has_ended(self) -> bool:
-        """Is it over? Raises if it has failed."""
+        """Whether the command is over; raises if it has failed."""
         code = None if self._running is None else self._running.poll()
         if code is None:
             return self._running is None
@@ -61,16 +61,16 @@ class Shell:
         return True
 
     def kill_worker(self, pid: int) -> None:
-        """`kill -9` of a worker; its supervisor stands still until `let_go`.
+        """`kill -9` a worker; its supervisor is stopped until `resume`.
 
-        So nothing changes while the story looks at what the dead one has left behind.
+        So nothing changes while the demo reads what the dead worker has left behind.
         """
         self._signal(signal.SIGSTOP)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self._await(lambda: _is_gone(pid))
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Shell:
     def _await(self, true: Callable[[], bool]) -> None:
         until = self._clock.monotonic() + GONE_SECONDS
         while not true() and self._clock.monotonic() < until:
-            blocking_sleep(LOOK_SECONDS)
+            blocking_sleep(POLL_SECONDS)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._running is not None:
@@ -116,7 +116,7 @@ def _session(leader: int) -> list[int]:
 
 
 def _is_gone(pid: int) -> bool:
-    """Dead, though its parent may not have noticed."""
+    """Whether it is dead, though perhaps not reaped by its parent."""
     try:
         os.kill(pid, 0)
         text = (PROC / str(pid) / "stat").read_text() if PROC.exists() else ""

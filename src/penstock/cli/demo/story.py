@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in the three acts?
+"""The demo in three acts (429s, kill -9, resume), its simulated provider and its final accounts.
 
-Every moment is chosen by what was seen, not by time: a slow machine tells the same story.
+Every step is triggered by what was observed, not by time: a slow machine shows the same.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ PAGE = 500  # jobs that are read at once
 
 @dataclass(frozen=True, slots=True)
 class KillSnapshot:
-    """What the dead worker has left in the store."""
+    """What the dead worker left in the store and at the provider."""
 
     in_hand: int  # documents that were begun and not finished
     answered: frozenset[str]  # calls whose answers are in the journal
@@ -150,7 +150,7 @@ class KillSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The end of the story in numbers: the store's, the journal's and the provider's own."""
+    """The final counts of the store, the journal and the provider."""
 
     sizes: Sizes
     states: Counter[JobState]
@@ -188,7 +188,7 @@ class Accounts:
         return self.accepted.total() - len(self.accepted)
 
     def problems(self) -> list[str]:
-        """What does not add up; nothing, if Penstock keeps its word."""
+        """Promises that the counts do not confirm; empty if all hold."""
         again = [call for call, times in self.accepted.items() if times > 1]
         rules = {
             f"{self.lost} documents are lost": self.lost == 0,
@@ -366,7 +366,7 @@ class Story:
         self._screen.line(f"$ kill -9 {pid}")
         self._shell.kill_worker(pid)
         kill = KillSnapshot.read(store, self._service)
-        self._shell.let_go()
+        self._shell.resume()
         self._screen.line(
             f"  Worker {pid} is dead. It had {kill.in_hand} documents in hand: "
             f"{kill.to_reuse} of their answers are in the journal, "
@@ -422,7 +422,7 @@ class Story:
         self._shell.start(*arguments)
 
     def _part(self) -> float:
-        """How much of all answers has been given?"""
+        """The part of all calls that is answered."""
         return self._service.counts.served / self._sizes.calls
 
     def _watch(self, store: Store, true: Callable[[], bool], at_most: float | None) -> None:
@@ -432,14 +432,14 @@ class Story:
         """
 
         def seen() -> bool:
-            self._look(store)
+            self._poll(store)
             if true() or at_most is None:
                 return true()
             return self._part() >= (at_most if self._limit else max(at_most, LAST_KILL_AT))
 
         self._until(lambda: self._shell.has_ended() or seen())
 
-    def _look(self, store: Store) -> None:
+    def _poll(self, store: Store) -> None:
         self._workers = [one for one in store.workers().result() if one.alive]
         # Suspects run one by one in a worker of their own: the other one's limit is what counts.
         limit = max((_limit_of(worker) for worker in self._workers), default=0)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a person see a run on a terminal?"""
+"""The live view of a run on a terminal."""

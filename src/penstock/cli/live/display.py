@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is a run shown on a terminal, and how do keys become wishes?"""
+"""Shows a run to a person: live on a terminal, with its keys, or as log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,16 @@ from penstock.terminal_text import escaped, format_duration, format_spending, is
 from penstock.worker.log_lines import LimitChanges, format_limits
 
 PASTED_FROM = 8  # so many characters at once were not typed, and mean nothing
+BEFORE_WORK = (Course.CHECKING, Course.PLANNING)
+LINES_KEPT = 200  # of the log, to be seen below and when the run is over
+LINE_LENGTH_MAX = 2_000  # characters of a line that is kept
+PLAIN_SECONDS = 10.0  # between two lines about the run
+START_SECONDS = 1.0  # for the numbers before the first job
+AT_WORK = (Course.WORKING, Course.DRAINING)
+STALLED_PER_SECOND = 0.05  # a lower rate is shown as 0.0
 STOP_SECONDS = 1.0  # a second `q` within this time is a key that was held down
+
+log = logging.getLogger("penstock.run")
 
 #: What a terminal sends for arrows, function keys, a mouse, or Alt with a key.
 _SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]?|O.?|.)?", re.DOTALL)
@@ -43,24 +52,16 @@ def typed_keys(data: bytes) -> list[str]:
 
 
 class StopKey:
-    """Lets a key that is held down stop a run once, and not at once."""
+    """Lets a key that is held down stop a run once, and not kill it."""
 
     def __init__(self) -> None:
         self._last: float | None = None
 
     def counts(self, now: float) -> bool:
-        """Is this a press of its own?"""
+        """Whether this is a new press rather than a key that is held down."""
         held = self._last is not None and now - self._last < STOP_SECONDS
         self._last = now
         return not held
-
-
-START_SECONDS = 1.0  # for the numbers before the first job
-BEFORE_WORK = (Course.CHECKING, Course.PLANNING)
-LINES_KEPT = 200  # of the log, to be seen below and when the run is over
-LINE_LENGTH_MAX = 2_000  # characters of a line that is kept
-
-log = logging.getLogger("penstock.run")
 
 
 class LiveDisplay:
@@ -87,17 +88,17 @@ class LiveDisplay:
         self._errors = errors
         self._colour = colour
         self._clock = clock or SystemClock()
-        self._caught = CapturedStderr(self._take_line)
+        self._captured = CapturedStderr(self._take_line)
         self._store: Store | None = None
-        self._look: RunPoller | None = None
-        self._news = RunAlerts()
+        self._poller: RunPoller | None = None
+        self._alerts = RunAlerts()
         self._log: deque[str] = deque(maxlen=LINES_KEPT)
-        self._unseen = 0  # lines that only the screen has shown
-        self._fresh = True  # something has changed since the last drawing
+        self._unseen = 0  # lines that only the live view has shown
+        self._changed = True  # since the last drawing
         self._course: Course | None = None
         self._run_id = ""
         self._checking: Checking | None = None
-        self._paused: bool | None = None  # as wished for, until a snapshot shows it
+        self._paused: bool | None = None  # as commanded, until a snapshot shows it
         self._help = False
         self._stop_key = StopKey()
 
@@ -115,48 +116,48 @@ class LiveDisplay:
     def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None:
         self._store = store
         self._run_id = run_id
-        look = self._begin(store)
-        sys.stderr = self._caught
+        poller = self._begin(store)
+        sys.stderr = self._captured
         with suppress(*TRANSIENT):  # it is asked again at every tick
-            look.tick(START_SECONDS)
+            poller.tick(START_SECONDS)
 
     def _begin(self, store: Store) -> RunPoller:
-        self._look = RunPoller(
+        self._poller = RunPoller(
             store, self._run_id, self._clock, daemon=self._daemon, build=self._build
         )
-        return self._look
+        return self._poller
 
     def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
         if self._course in BEFORE_WORK and course is Course.WORKING:
             self._begin(store)  # its time counts from now
         if course is Course.CHECKING and checking != self._checking:
-            self._checking, self._fresh = checking, True
-        look = self._look
-        if look is None:
+            self._checking, self._changed = checking, True
+        poller = self._poller
+        if poller is None:
             return
         try:
-            if look.tick() and look.snapshot is not None:
-                self._fresh, self._paused = True, None
-                for news in self._news.of(look.snapshot):
-                    log.warning("%s.", news)
+            if poller.tick() and poller.snapshot is not None:
+                self._changed, self._paused = True, None
+                for alert in self._alerts.new_in(poller.snapshot):
+                    log.warning("%s.", alert)
         finally:  # an unreachable store is told in the log, which is shown here
-            self._draw(look, course)
+            self._draw(poller, course)
 
-    def _draw(self, look: RunPoller, course: Course) -> None:
-        if look.snapshot is None or look.pace is None:
+    def _draw(self, poller: RunPoller, course: Course) -> None:
+        if poller.snapshot is None or poller.throughput is None:
             return
         if not self._terminal.is_open:
             self._terminal.open()
-            self._fresh = True
+            self._changed = True
         if not self._terminal.is_open:
             return
-        self._fresh = self._fresh or course is not self._course or self._terminal.was_resized
-        if not self._fresh:
+        self._changed = self._changed or course is not self._course or self._terminal.was_resized
+        if not self._changed:
             return
-        self._fresh, self._course = False, course
+        self._changed, self._course = False, course
         view = ScreenView(
-            snapshot=look.snapshot,
-            pace=look.pace,
+            snapshot=poller.snapshot,
+            pace=poller.throughput,
             course=course,
             store="" if self._store is None else redacted(self._store.url),
             log=tuple(self._log),
@@ -179,7 +180,7 @@ class LiveDisplay:
             return
         self._log.append(text[:LINE_LENGTH_MAX])
         self._unseen += 1
-        self._fresh = True
+        self._changed = True
 
     def keys(self) -> int | None:
         return self._terminal.typing_fd
@@ -189,28 +190,28 @@ class LiveDisplay:
         return [command for command in commands if command is not None]
 
     def _meant(self, key: str) -> RunCommand | None:
-        look = self._look
+        poller = self._poller
         if key == "?":
-            self._help, self._fresh = not self._help, True
+            self._help, self._changed = not self._help, True
         if key == "d":
             return RunCommand.DRAIN
         if key == "q" and self._stop_key.counts(self._clock.monotonic()):
             return RunCommand.STOP
-        if key != "p" or look is None or look.snapshot is None:
+        if key != "p" or poller is None or poller.snapshot is None:
             return None
-        paused = look.snapshot.work.paused if self._paused is None else self._paused
+        paused = poller.snapshot.work.paused if self._paused is None else self._paused
         self._paused = not paused
-        look.soon()
+        poller.soon()
         return RunCommand.RESUME if paused else RunCommand.PAUSE
 
     def close(self, run_id: str | None) -> None:
         self.restore()
-        print_summary(self._look, self._store, run_id)
+        print_summary(self._poller, self._store, run_id)
 
     def restore(self) -> None:
         """Give the terminal back, with the last lines of the log; may be called again."""
         self._terminal.close()
-        if sys.stderr is self._caught:
+        if sys.stderr is self._captured:
             sys.stderr = self._errors
         kept = list(self._log)[-self._unseen :] if self._unseen else []
         if self._unseen > len(kept):
@@ -233,14 +234,6 @@ class CapturedStderr(io.TextIOBase):
         for line in lines:
             self._take(line)
         return len(text)
-
-
-PLAIN_SECONDS = 10.0  # between two lines about the run
-START_SECONDS = 1.0  # for the numbers before the first job
-AT_WORK = (Course.WORKING, Course.DRAINING)
-NOTHING_PER_SECOND = 0.05  # a rate that is shown as 0.0
-
-log = logging.getLogger("penstock.run")
 
 
 def make_display(
@@ -270,9 +263,9 @@ class PlainDisplay:
         self._daemon = daemon
         self._build = build
         self._store: Store | None = None
-        self._look: RunPoller | None = None
+        self._poller: RunPoller | None = None
         self._limits = LimitChanges(self._clock.monotonic())
-        self._news = RunAlerts()
+        self._alerts = RunAlerts()
         self._next_at: float | None = None
         self._run_id = ""
         self._told: Checking | None = None  # of the preflights
@@ -286,44 +279,46 @@ class PlainDisplay:
     def _begin(self, store: Store, run_id: str) -> None:
         """Work begins."""
         self._next_at = None
-        self._look = RunPoller(store, run_id, self._clock, daemon=self._daemon, build=self._build)
+        self._poller = RunPoller(store, run_id, self._clock, daemon=self._daemon, build=self._build)
         with suppress(*TRANSIENT):  # it is asked again at every tick
-            self._go_on(self._look, START_SECONDS)
+            self._go_on(self._poller, START_SECONDS)
 
     def tick(self, store: Store, course: Course, checking: Checking | None = None) -> None:
-        if self._look is not None:
-            self._go_on(self._look, 0.0)
+        if self._poller is not None:
+            self._go_on(self._poller, 0.0)
         elif course in AT_WORK:
             self._begin(store, self._run_id)
         elif course is Course.CHECKING and checking is not None:
-            self._tell_checks(checking)
+            self._log_checks(checking)
 
-    def _tell_checks(self, checking: Checking) -> None:
+    def _log_checks(self, checking: Checking) -> None:
         now = self._clock.monotonic()
         if checking != self._told and (self._next_at is None or now >= self._next_at):
             self._told, self._next_at = checking, now + PLAIN_SECONDS
             log.info("%s.", format_checking(checking))
 
-    def _go_on(self, look: RunPoller, wait_seconds: float) -> None:
-        if not look.tick(wait_seconds) or look.snapshot is None or look.pace is None:
+    def _go_on(self, poller: RunPoller, wait_seconds: float) -> None:
+        if not poller.tick(wait_seconds) or poller.snapshot is None or poller.throughput is None:
             return
         now = self._clock.monotonic()
-        moved = self._limits.take(look.workers, now)
+        moved = self._limits.take(poller.workers, now)
         if moved is not None:
             log.info("%s.", moved)
-        for news in self._news.of(look.snapshot):
-            log.warning("%s.", news)
+        for alert in self._alerts.new_in(poller.snapshot):
+            log.warning("%s.", alert)
         if self._next_at is None:
             store = "" if self._store is None else redacted(self._store.url)
-            units = look.snapshot.units
+            units = poller.snapshot.units
             besides = "" if units is None else f", {counted(units.live, 'unit')} of schedules"
-            if look.snapshot.build is not None:
-                besides = f" of plan {look.snapshot.build.plan_id}"
-            log.info("Working on %s: %d jobs to do%s.", store, look.pace.left, besides)
+            if poller.snapshot.build is not None:
+                besides = f" of plan {poller.snapshot.build.plan_id}"
+            log.info("Working on %s: %d jobs to do%s.", store, poller.throughput.left, besides)
         elif now < self._next_at:
             return
         else:
-            log.info("%s.", "; ".join(format_progress(look.snapshot, look.pace, self._limits)))
+            log.info(
+                "%s.", "; ".join(format_progress(poller.snapshot, poller.throughput, self._limits))
+            )
         self._next_at = now + PLAIN_SECONDS
 
     def line(self, text: str) -> None:
@@ -336,14 +331,14 @@ class PlainDisplay:
         return ()
 
     def restore(self) -> None:
-        """Nothing was taken."""
+        """Nothing to restore."""
 
     def close(self, run_id: str | None) -> None:
-        print_summary(self._look, self._store, run_id)
+        print_summary(self._poller, self._store, run_id)
 
 
 def format_progress(snapshot: RunSnapshot, pace: Throughput, limits: LimitChanges) -> list[str]:
-    """What the line about a run says."""
+    """The parts of the progress line of a run."""
     is_told = pace.left and pace.seconds_left is not None
     left = f", about {format_duration(pace.seconds_left or 0.0)}" if is_told else ""
     words = [
@@ -362,8 +357,8 @@ def format_progress(snapshot: RunSnapshot, pace: Throughput, limits: LimitChange
         words.append(", ".join(snapshot.units.parts()))
     if snapshot.build is not None:
         words.append(", ".join(snapshot.build.parts()))
-    if pace.left and pace.rate < NOTHING_PER_SECOND:
-        words.append(f"nothing ends: {stall_reason(snapshot)}")
+    if pace.left and pace.rate < STALLED_PER_SECOND:
+        words.append(f"no progress: {stall_reason(snapshot)}")
     elif snapshot.silent:
         words.append(f"{snapshot.work.lost:,} lost: {format_lost(snapshot.silent)}")
     return words

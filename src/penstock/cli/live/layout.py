@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a run look on a terminal of a given size?
+"""Lays out the live view of a run for a terminal of a given size.
 
-Pure: values in, lines out. What matters most is given its lines first; the log gets the rest.
+Pure: values in, lines out. What matters most gets its lines first; the log gets the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ELLIPSIS = "…"
 
 
 class Style(StrEnum):
-    """What a piece of text is; the value is what a terminal is told to show it so."""
+    """The style of a piece of text; the value is its SGR code."""
 
     PLAIN = ""
     HEAD = "1"
@@ -121,7 +121,7 @@ def wrapped(parts: Iterable[Piece], columns: int, gap: str) -> list[list[Piece]]
 
 
 def coloured(line: Line) -> str:
-    """The line with the orders that give it its colours."""
+    """The line with its SGR escape sequences."""
     return "".join(f"\x1b[{one.style}m{one.text}\x1b[0m" if one.style else one.text for one in line)
 
 
@@ -223,7 +223,7 @@ def _row(
 
 
 def _is_told(column: Column, lines: Sequence[ProviderLine]) -> bool:
-    """Is there anything to say in a column?"""
+    """Whether a column has anything to show."""
     if column is SPENT:
         return any(line.spent_micros is not None for line in lines)
     if column is TPM:
@@ -232,10 +232,12 @@ def _is_told(column: Column, lines: Sequence[ProviderLine]) -> bool:
 
 
 def format_binding(line: ProviderLine) -> str:
-    """Which limit binds, and for how long if that is known."""
+    """The limit that binds, and for how long if that is known."""
     if line.binding in (Binding.COOLDOWN, Binding.DOWN):
         rest = f"{max(line.live.cooldown_seconds, 1):,.0f} s"
-        return f"cool-down {rest}" if line.binding is Binding.COOLDOWN else f"down, tried in {rest}"
+        return (
+            f"cool-down {rest}" if line.binding is Binding.COOLDOWN else f"down, probed in {rest}"
+        )
     return line.binding.value
 
 
@@ -259,7 +261,7 @@ _LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\.\d+Z ")
 _BAD = re.compile(r"^(\d\d:\d\d:\d\d )?(WARNING|ERROR|CRITICAL) ")
 
 KEYS_HELP = (
-    "p  pause: nobody gets further jobs, what runs goes on; p again resumes",
+    "p  pause: no further jobs start, running ones continue; p again resumes",
     "d  drain: end when nothing is left",
     "q  stop, as Ctrl-C does; once more, a second later: at once",
     "?  hide this",
@@ -403,14 +405,14 @@ def _head(view: ScreenView, columns: int) -> list[Piece]:
 
 
 def format_checking(checking: Checking) -> str:
-    """How far the preflights are."""
+    """The progress of the preflights."""
     preflights = f"{checking.passed:,} of {counted(checking.total, 'preflight')}"
     failed = f", {checking.failed:,} failed" if checking.failed else ""
     return f"{preflights} {'has' if checking.total == 1 else 'have'} passed{failed}"
 
 
 def _special(snapshot: RunSnapshot, columns: int) -> list[list[Piece]]:
-    """What not every run has: units of schedules, or a plan."""
+    """Lines that not every run has: units of schedules, or a plan."""
     lines = [] if snapshot.units is None else [_units(snapshot.units, columns)]
     if snapshot.build is not None:
         head, *rest = snapshot.build.parts()
@@ -484,7 +486,7 @@ def _bar(part: float, columns: int) -> str:
 
 
 def time_left(pace: Throughput, *, short: bool) -> str:
-    """How long the rest takes, as far as anybody can tell."""
+    """The time left, if there is an estimate."""
     if not pace.left:
         return "0 left" if short else "nothing left"
     if pace.seconds_left is None:

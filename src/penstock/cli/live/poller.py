@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does whoever shows a run learn how it stands, without standing still for it?
+"""Polls the store for the snapshot of a run without blocking, and derives alerts from it.
 
-Four questions to the store once a second, one after the other; none is waited for.
+Four reads once a second, one after the other; none is waited for.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from penstock.stores.store_future import Question, Reply
 
 
 class RunAlerts:
-    """Owns what was told last of each provider and worker: each change is told once."""
+    """Owns which providers and workers were reported as down: each change is reported once."""
 
     def __init__(self) -> None:
         self._down: set[str] = set()
         self._silent: set[WorkerId] = set()
 
-    def of(self, snapshot: RunSnapshot) -> Iterator[str]:
-        """What has changed since the last call, as sentences without their end."""
-        yield from self._of_workers(snapshot.silent)
-        yield from self._of_providers(snapshot.providers)
+    def new_in(self, snapshot: RunSnapshot) -> Iterator[str]:
+        """What has changed since the last snapshot, as sentences without a full stop."""
+        yield from self._unresponsive_workers(snapshot.silent)
+        yield from self._providers_down(snapshot.providers)
 
-    def _of_workers(self, silent: Iterable[UnresponsiveWorker]) -> Iterator[str]:
+    def _unresponsive_workers(self, silent: Iterable[UnresponsiveWorker]) -> Iterator[str]:
         for one in silent:
             if one.worker not in self._silent:
                 self._silent.add(one.worker)
@@ -54,22 +54,22 @@ class RunAlerts:
                     f"holds can be taken back in {one.lease_seconds:,.0f} s, when its lease ends"
                 )
 
-    def _of_providers(self, lines: Iterable[ProviderLine]) -> Iterator[str]:
+    def _providers_down(self, lines: Iterable[ProviderLine]) -> Iterator[str]:
         for line in lines:
             live = line.live
             if line.down and line.name not in self._down:
                 self._down.add(line.name)
                 yield (
-                    f"{line.name} is down ({live.failed_in_row:,} failures in a row); it is tried "
-                    "now and again, and its jobs wait uncharged"
+                    f"{line.name} is down ({live.failed_in_row:,} failures in a row); it is probed "
+                    "now and then, and its jobs wait uncharged"
                 )
             elif line.name in self._down and not live.failed_in_row:
                 self._down.discard(line.name)
-                yield f"{line.name} answers again"
+                yield f"{line.name} has recovered"
 
 
 class BuildPoller:
-    """Owns what is known of the plan that a run works on; it may not be there yet."""
+    """Owns the progress of the plan of a run; there may be none yet."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -82,8 +82,8 @@ class BuildPoller:
     def _ask(self) -> Reply[list[LevelStates]]:
         return self._store.plan_states("" if self._plan is None else self._plan.id)
 
-    def look(self, wait_seconds: float = 0.0) -> None:
-        """Go on, as far as questions are answered by now."""
+    def poll(self, wait_seconds: float = 0.0) -> None:
+        """Take the answers that have arrived."""
         if self._plan is None:
             plans = self._plans.answer(wait_seconds) or ()
             self._plan = next((plan for plan in plans if plan.run_id == self._run_id), None)
@@ -93,17 +93,17 @@ class BuildPoller:
         if levels is not None:
             self.view = BuildView.of(self._plan, levels)
 
-    def look_again(self, wait_seconds: float) -> None:
-        """The same with an answer to what is asked now."""
+    def poll_again(self, wait_seconds: float) -> None:
+        """Poll for an answer that is not older than this call."""
         self._levels.forget()
-        self.look(wait_seconds)
+        self.poll(wait_seconds)
 
 
-PAGE = 500  # units of one look
+PAGE = 500  # units of one poll
 
 
 class UnitPoller:
-    """Owns a walk over all units, a page at each look, and what the last whole one has found."""
+    """Owns a walk over all units, a page at each poll, and the result of the last whole walk."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -115,8 +115,8 @@ class UnitPoller:
     def _ask(self) -> Reply[list[UnitView]]:
         return self._store.units(None, self._after, PAGE)
 
-    def look(self, now_at: int) -> None:
-        """Go on, if the last question is answered."""
+    def poll(self, now_at: int) -> None:
+        """Take the next page, if it has arrived."""
         page = self._question.answer()
         if page is None:
             return
@@ -126,11 +126,11 @@ class UnitPoller:
             self.found, self._sum = self._sum, UnitTroubles()
 
 
-LOOK_SECONDS = 1.0  # between two looks: workers write no more often
+POLL_SECONDS = 1.0  # workers write no more often
 
 
 class RunPoller:
-    """Owns the last snapshot of a run, and when the next is made."""
+    """Owns the last snapshot of a run, and when the next one is due."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class RunPoller:
         self.daemon = daemon  # serves schedules
         self.build = build  # works on one plan
         self._next_at = clock.monotonic()
-        self._pace = ThroughputMeter(self._next_at)
+        self._meter = ThroughputMeter(self._next_at)
         self._stats_question = Question(store.stats)
         self._outlook_question = Question(lambda: store.outlook(WorkerId(""), run_id))
         self._workers_question = Question(store.workers)
@@ -154,15 +154,15 @@ class RunPoller:
         self._stats: Stats | None = None
         self._outlook: Outlook | None = None
         self._workers: list[WorkerView] | None = None
-        self._silent = SilentWorkers(store)
-        self._round = UnitPoller(store)
-        self._build_round = BuildPoller(store, run_id)
+        self._silent = UnresponsiveHolders(store)
+        self._unit_poller = UnitPoller(store)
+        self._build_poller = BuildPoller(store, run_id)
         self.workers: list[WorkerView] = []  # that answer, by the last snapshot; of others too
         self.snapshot: RunSnapshot | None = None
-        self.pace: Throughput | None = None
+        self.throughput: Throughput | None = None
 
     def tick(self, wait_seconds: float = 0.0) -> bool:
-        """Go on looking, if it is time to; True if there is a new snapshot."""
+        """Continue polling, if it is due; True if there is a new snapshot."""
         now = self._clock.monotonic()
         if now < self._next_at:
             return False
@@ -178,20 +178,20 @@ class RunPoller:
         if balances is None:
             return False
         if self.build:
-            self._build_round.look(wait_seconds)
-        silent = self._silent.look(self._workers)
+            self._build_poller.poll(wait_seconds)
+        silent = self._silent.poll(self._workers)
         self._take(self._stats, self._outlook, self._workers, balances, silent)
         self._stats = self._outlook = self._workers = None
-        self._next_at = now + LOOK_SECONDS
+        self._next_at = now + POLL_SECONDS
         return True
 
     def soon(self) -> None:
-        """Something was changed on purpose: look again at once."""
+        """Poll again at once, after a command that changes the queue."""
         self._next_at = self._clock.monotonic()
 
-    def paced(self, stats: Stats, own: Mapping[JobState, int]) -> Throughput:
-        """How fast it goes, by fresh counts; `own` are the ends of this run."""
-        return self._pace.look(
+    def throughput_of(self, stats: Stats, own: Mapping[JobState, int]) -> Throughput:
+        """The throughput by fresh counts; `own` are the ends of this run."""
+        return self._meter.measure(
             stats.states,
             self._clock.monotonic(),
             paused=stats.paused,
@@ -199,15 +199,15 @@ class RunPoller:
             own=own,
         )
 
-    def of_build(self, wait_seconds: float) -> BuildView | None:
-        """How far its build is, by fresh counts; None: there is none, or it is not planned."""
+    def build_view(self, wait_seconds: float) -> BuildView | None:
+        """The progress of its build by fresh counts; None: there is none, or it is not planned."""
         if self.build:
-            self._build_round.look_again(wait_seconds)
-        return self._build_round.view
+            self._build_poller.poll_again(wait_seconds)
+        return self._build_poller.view
 
     def units(self, stats: Stats) -> Units | None:
-        """How the units of schedules stand, by fresh counts; None: there are none to serve."""
-        return Units.of(stats, self._round.found) if self.daemon else None
+        """The units of schedules by fresh counts; None: there are none to serve."""
+        return Units.of(stats, self._unit_poller.found) if self.daemon else None
 
     def _take(
         self,
@@ -219,8 +219,8 @@ class RunPoller:
     ) -> None:
         now_at = round(self._clock.now() * MICROSECONDS)
         if self.daemon and stats.units:
-            self._round.look(now_at)
-        build = self._build_round.view
+            self._unit_poller.poll(now_at)
+        build = self._build_poller.view
         if build is not None:
             stats, outlook = build.stats_of(stats), build.outlook_of(outlook)
         self.snapshot = run_snapshot(
@@ -234,12 +234,12 @@ class RunPoller:
             self.units(stats),
             build,
         )
-        self.pace = self.paced(stats, outlook.ended_in_run)
+        self.throughput = self.throughput_of(stats, outlook.ended_in_run)
         unheard = {silence.worker for silence in silent}
         self.workers = [view for view in workers if view.id not in unheard]
 
     def _all_due_in(self, stats: Stats) -> float | None:
-        """If nothing but delayed jobs is left: how long until the first of them."""
+        """The seconds until the first delayed job is due, if nothing else is left."""
         states, due = stats.states, stats.next_due_at
         ready = states.get(JobState.QUEUED, 0) - stats.delayed
         if due is None or ready > 0 or states.get(JobState.IN_PROGRESS, 0):
@@ -247,16 +247,16 @@ class RunPoller:
         return max(due / MICROSECONDS - self._clock.now(), 0.0)
 
 
-class SilentWorkers:
-    """Owns what is known of workers that no longer answer: what they hold does not change."""
+class UnresponsiveHolders:
+    """Owns how many jobs are held by workers that no longer answer; that does not change."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._counts: dict[WorkerId, int] = {}  # jobs that each of them holds
         self._asked: tuple[WorkerId, Question[list[JobRef]]] | None = None
 
-    def look(self, workers: list[WorkerView]) -> list[UnresponsiveWorker]:
-        """Those of the workers that no longer answer; how much one holds is asked for once."""
+    def poll(self, workers: list[WorkerView]) -> list[UnresponsiveWorker]:
+        """The workers that no longer answer; how many jobs one holds is asked for once."""
         silent = unresponsive_workers(workers, is_gone)
         self._counts = {one: count for one, count in self._counts.items() if one in silent}
         self._ask(silent)

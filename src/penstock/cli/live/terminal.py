@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is a terminal taken over, and given back on every path?
+"""Takes over a terminal for the live view, and restores it on every path.
 
-The view has a screen of its own, so that what was there before comes back. Ctrl-C, Ctrl-Z and
+The view uses the alternate screen, so that what was there before comes back. Ctrl-C, Ctrl-Z and
 Ctrl-\\ stay signals; Ctrl-S does not stop us. Nothing is written to a terminal that is not ours at
 the moment (a job in the background), or that takes nothing.
 """
@@ -53,7 +53,7 @@ class Terminal:
         return self.size() != self._size
 
     def is_ours(self) -> bool:
-        """Are we in the foreground?"""
+        """Whether this process group is in the foreground."""
         return in_foreground(self._out)
 
     def open(self) -> None:
@@ -98,7 +98,7 @@ class Terminal:
         """Show these lines, each narrow enough; only what has changed is written."""
         if not self.is_open:
             return
-        if not self.is_ours():  # it was put into the background without a word
+        if not self.is_ours():  # it was put into the background without a signal
             self.is_open = False
             return
         size, clear = self.size(), ""
@@ -124,7 +124,7 @@ class Terminal:
         self._before = None
 
     def _take_typing(self) -> None:
-        """Let keys come at once and unseen."""
+        """Switch off line mode and echo."""
         if self._in is None or not in_foreground(self._in):
             return
         try:
@@ -161,7 +161,7 @@ class Terminal:
 
 
 def in_foreground(fd: int) -> bool:
-    """May we read from and write to this terminal?"""
+    """Whether this process group is in the foreground of a terminal."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How are calls that cost money, and budgets, told in numbers?"""
+"""Renders paid calls, spending and budgets as text and as JSON documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING = CallFigures()
 
 
 def calls_document(figures: CallFigures) -> dict[str, object] | None:
-    """Sums over calls; None: none costs money. Money as decimal text."""
+    """Totals of paid calls, money as decimal text; None: there are none."""
     if figures == _NOTHING:
         return None
     return {
@@ -29,7 +29,7 @@ def calls_document(figures: CallFigures) -> dict[str, object] | None:
 
 
 def calls_line(calls: Mapping[str, object]) -> str:
-    """The same for people."""
+    """Totals of paid calls as a line of text."""
     money = "" if calls["spent_usd"] == "0" else f"${calls['spent_usd']}, "
     again = f", {calls['resent']:,} sent again" if calls["resent"] else ""
     guessed = f" ({calls['estimated']:,} answers at an estimate)" if calls["estimated"] else ""
@@ -40,7 +40,7 @@ def calls_line(calls: Mapping[str, object]) -> str:
 
 
 def budget_document(use: BudgetUse) -> dict[str, object]:
-    """A budget with what it has come to; money as decimal text."""
+    """A budget and its use; money as decimal text."""
     budget, cap = use.budget, use.budget.cap
     return {
         "name": budget.name,
@@ -56,7 +56,7 @@ def budget_document(use: BudgetUse) -> dict[str, object]:
 
 
 def money_lines(spent: list[Spending], uses: list[BudgetUse]) -> list[str]:
-    """What was spent, and of which budget; nothing if nobody has bought anything."""
+    """Tables of spending and of budgets; empty if nothing was bought."""
     lines = []
     if spent:
         head = ["spent by", "model", "in", "usd", "tokens", "reserved", "bought", "reused"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a person read a plan: its levels, what is built, what is skipped and why?"""
+"""Renders a build plan and the report of a build as text and as JSON documents."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.supervisor.protocol import Planned
 from penstock.terminal_text import escaped, iso_time
 
 ROWS_MAX = 20  # of each table; the rest is counted
-NO_SLICE = "Nothing to build: no slice of the targets lies in this range."
+NO_SLICE = "Nothing to build: the targets have no slice in this range."
 WIDTH_MAX = 60  # characters of a slice's name
 
 
 def report_lines(report: BuildReport, planned: Planned) -> Iterator[str]:
-    """One line always; a table of what failed, and of what was skipped because of it."""
+    """The report of a build: failed and skipped slices, and a summary line."""
     shown = (*report.failed[:ROWS_MAX], *report.skipped[:ROWS_MAX])
     width = max((len(_name(result)) for result in shown), default=0)
     yield from _rows("FAILED", report.failed, min(width, WIDTH_MAX))
@@ -69,7 +69,7 @@ def _why(result: JobResult) -> str:
 
 
 def report_document(report: BuildReport, planned: Planned) -> dict[str, object]:
-    """The same for a machine."""
+    """The report of a build as a JSON document."""
     return {
         "plan_id": report.plan_id,
         "run_id": report.run_id,
@@ -112,7 +112,7 @@ class PlanFormat(StrEnum):
 
 
 def plan_lines(plan: BuildPlan, specs: Mapping[str, DatasetSpec]) -> Iterator[str]:
-    """Levels first, then every dataset, then one line about all of it."""
+    """A plan as text: its levels, its datasets, and a summary line."""
     slices = sum(len(job.timestamps) for level in plan.levels for job in level)
     width = max(map(len, plan.counts), default=0)
     for number, level in enumerate(plan.levels[:LEVELS_MAX]):

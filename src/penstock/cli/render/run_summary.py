@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a run when it is over?
+"""The summary of a run that is over: throughput, providers, money, bottleneck, next command.
 
-One line always; more where there is more to say: providers, money, what limited it, failures,
-and the command to try next.
+One line at least; the other parts only where there is something to report.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class ProviderTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """All that is known of a run at its end."""
+    """The figures of a run at its end."""
 
     pace: Throughput
     ended: Mapping[JobState, int]  # by this run
@@ -64,12 +63,12 @@ class RunSummary:
     is_over_budget: bool = False
     units: Units | None = None  # of schedules
     daemon: bool = False
-    build: bool = False  # whose own report follows, and tells what failed
-    unheard: str | None = None  # who was killed, and what is not counted for that
+    build: bool = False  # its own report follows, and lists what failed
+    unheard: str | None = None  # workers that were killed, and what is not counted
 
 
 def summary_lines(closing: RunSummary) -> Iterator[str]:
-    """The report: plain text, a dozen lines at most."""
+    """The summary as plain text, a dozen lines at most."""
     yield _ended(closing)
     for total in closing.providers[:PROVIDERS_NAMED]:
         yield _provider(total)
@@ -101,8 +100,8 @@ def _ended(closing: RunSummary) -> str:
 
 
 def _format_units(units: Units) -> Iterator[str]:
-    """What is left of the units when nobody serves them here any more."""
-    troubles = msgspec.structs.replace(units.troubles, late=0)  # of course they are, from now on
+    """The units of schedules after the end of a run."""
+    troubles = msgspec.structs.replace(units.troubles, late=0)  # all of them are, from now on
     words = list(msgspec.structs.replace(units, troubles=troubles).parts())
     yield words[0]
     ill = words[2:]
@@ -132,32 +131,32 @@ def _paid(money: Money, in_doubt: int) -> str:
 
 
 def _next(closing: RunSummary, failed: int) -> str | None:
-    """The one command that is of most use now; None if there is nothing to do."""
+    """The most useful next command; None if there is nothing to do."""
     if closing.paused and closing.pace.left:
         return f"{command('queue', 'resume')}, since the queue is paused"
     if closing.build:
         return _next_of_build(closing)
     if failed:
-        return f"{command('queue', 'retry-failed')}, once the reason is mended"
+        return f"{command('queue', 'retry-failed')}, once the cause is fixed"
     again = command("run") if closing.daemon else command("queue", "run", "--drain")
     if closing.is_over_budget:
-        return f"raise the used-up budget, then {again} goes on"
+        return f"raise the used-up budget, then {again} continues"
     if closing.pace.left:
-        return f"{again} goes on with what is left"
+        return f"{again} continues with the remaining jobs"
     if closing.daemon and closing.units is not None and closing.units.live:
-        return f"{again} goes on with the schedules"
-    return None if closing.limited_by is None else f"{command('explain')} says what would help"
+        return f"{again} continues with the schedules"
+    return None if closing.limited_by is None else f"{command('explain')} shows what would help"
 
 
 def _next_of_build(closing: RunSummary) -> str | None:
     if closing.is_over_budget:
-        return "raise the used-up budget, then the same command goes on"
+        return "raise the used-up budget, then the same command continues"
     return None
 
 
-def print_summary(look: RunPoller | None, store: Store | None, run_id: str | None) -> None:
-    """Say it, if there was a run at all; others may have worked on the store as well."""
-    if look is None or store is None or run_id is None:
+def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | None) -> None:
+    """Print the summary of a run, if there was one; its counts are its own, not the store's."""
+    if poller is None or store is None or run_id is None:
         return
     try:
         stats = within(store.stats(), SUMMARY_SECONDS)
@@ -166,14 +165,14 @@ def print_summary(look: RunPoller | None, store: Store | None, run_id: str | Non
         money = money_of(balances)
         figures = within(store.call_figures(None), SUMMARY_SECONDS) if money else None
         parts = within(store.run_parts(run_id), SUMMARY_SECONDS)
-        build = look.of_build(SUMMARY_SECONDS)
+        build = poller.build_view(SUMMARY_SECONDS)
     except (StoreError, TimeoutError) as error:
-        log.warning("The store cannot be read for the closing line: %s", error)
+        log.warning("The store cannot be read for the summary of the run: %s", error)
         return
     facts = run_facts(parts, alive=())
     if build is not None:
         stats, own = build.stats_of(stats), build.ended_in(own)
-    pace = look.paced(stats, own)
+    pace = poller.throughput_of(stats, own)
     stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
     is_over_budget = bool(pace.left) and stopped
     is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget
@@ -181,18 +180,18 @@ def print_summary(look: RunPoller | None, store: Store | None, run_id: str | Non
         pace=pace,
         ended=own,
         paused=stats.paused,
-        providers=_totals(facts, look.snapshot),
+        providers=_totals(facts, poller.snapshot),
         money=money,
         in_doubt=0 if figures is None else figures.in_doubt,
         limited_by=_limited_by(facts) if is_told else None,
         is_over_budget=is_over_budget,
-        units=look.units(stats),
-        daemon=look.daemon,
-        build=look.build,
+        units=poller.units(stats),
+        daemon=poller.daemon,
+        build=poller.build,
         unheard=format_unheard(facts) if isinstance(facts, RunFacts) else None,
     )
     for line in summary_lines(closing):
-        if look.build:
+        if poller.build:
             warn(line)  # what was built is told on stdout, perhaps as a document
         elif not say(line):
             return
@@ -201,7 +200,7 @@ def print_summary(look: RunPoller | None, store: Store | None, run_id: str | Non
 def _totals(
     facts: RunFacts | Unreadable | None, snapshot: RunSnapshot | None
 ) -> Sequence[ProviderTotal]:
-    """What went to each model; its limit is that of the last workers, if they were seen."""
+    """The totals of each model; its limit is that of the last snapshot, if there is one."""
     if not isinstance(facts, RunFacts):
         return ()
     seen = {line.name: line.live for line in (snapshot.providers if snapshot else ())}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast does a run go, and how long will it take?
+"""Measures the throughput of a run and estimates its time left.
 
-A time left is told only while the run is steady: a rate that has just halved or doubled says
+A time left is given only while the run is steady: a rate that has just halved or doubled says
 nothing about the next hour.
 """
 
@@ -19,9 +19,9 @@ SAMPLE_SECONDS = 1.0  # between two samples that are kept
 SAMPLES_MAX = 601
 WINDOWS_SECONDS = (20.0, 60.0, 300.0, 600.0)  # the shortest with enough ends tells the time left
 ENDS_WANTED = 20  # in a window
-ENDS_MIN = 6  # in the longest there is; with fewer nobody can tell
+ENDS_MIN = 6  # in the longest; with fewer there is no estimate
 STEADY_FACTOR = 2.0  # between the rates of the two halves of a window
-STALL_ENDS = 5  # so many were to be expected lately; if there was none, it stalls
+STALL_ENDS = 5  # if so many were expected lately and there was none, the run stalls
 
 _ENDS = tuple(state for state in JobState if state in TERMINAL)
 _OWN_ENDS: tuple[JobState, ...] = tuple(state for state in _ENDS if state is not JobState.CANCELLED)
@@ -29,14 +29,14 @@ _OWN_ENDS: tuple[JobState, ...] = tuple(state for state in _ENDS if state is not
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """The run at one moment."""
+    """The throughput of a run at one moment."""
 
     ended: dict[JobState, int]  # since the run began, by state and by whomever
     left: int
     elapsed_seconds: float
     rate: float  # ends per second, lately
     mean: float  # the same since the run began
-    seconds_left: float | None  # None: nobody can tell
+    seconds_left: float | None  # None: no estimate
 
     @property
     def ended_count(self) -> int:
@@ -47,7 +47,7 @@ class Throughput:
         return _counted(self.ended)
 
     def summary(self, own: Mapping[JobState, int]) -> str:
-        """The closing line of a run: what it did itself, and what is left for all."""
+        """The summary line of a run: its own ends, and what is left in the queue."""
         ended: dict[JobState, int] = {state: own.get(state, 0) for state in _OWN_ENDS}
         seconds = self.elapsed_seconds
         rate = sum(ended.values()) / seconds if seconds > 0 else 0.0
@@ -63,11 +63,11 @@ class ThroughputMeter:
     """Owns the samples of one run. Counts of ended jobs may fall (retry-failed, purge)."""
 
     def __init__(self, now: float) -> None:
-        self._before: dict[JobState, int] | None = None  # as the first look found it
+        self._before: dict[JobState, int] | None = None  # at the first measurement
         self._samples: deque[tuple[float, int]] = deque([(now, 0)], maxlen=SAMPLES_MAX)
         self._began = now
 
-    def look(
+    def measure(
         self,
         states: Mapping[JobState, int],
         now: float,
@@ -76,14 +76,14 @@ class ThroughputMeter:
         all_due_in: float | None = None,
         own: Mapping[JobState, int] | None = None,
     ) -> Throughput:
-        """Take in how the queue stands now.
+        """Take a sample of the queue.
 
         Args:
             states: jobs by state.
             now: monotonic.
             paused: nobody gets further jobs.
             all_due_in: everything that is left is delayed, by so many seconds at least.
-            own: what this run has ended already, by state; at the first look it may be some.
+            own: what this run has ended already, by state; counts at the first sample only.
         """
         if self._before is None:
             done = own or {}
@@ -107,7 +107,7 @@ class ThroughputMeter:
         )
 
     def _steady_rate(self, now: float, count: int) -> float | None:
-        """The rate that tells how long the rest takes; None if there is none to rely on."""
+        """The rate for the estimate of the time left; None if the run is not steady."""
         elapsed = now - self._began
         if elapsed < RATE_SECONDS:
             return None
@@ -132,7 +132,7 @@ class ThroughputMeter:
         return ends / (end - start) if ends > 0 and end > start else 0.0
 
     def _count_at(self, moment: float) -> int:
-        """How many had ended at a moment; between two samples, in proportion."""
+        """How many had ended at a moment, interpolated between samples."""
         later_at, later = self._samples[-1]
         if moment >= later_at:
             return later

@@ -112,7 +112,7 @@ def test_after_a_build_all_is_well(shop: Shop, command: Command) -> None:
     shop.build("mean", start=START, end=END)
     found = findings(command)
 
-    assert found["builds"]["text"] == "0 plans on the way, none of them left"
+    assert found["builds"]["text"] == "0 plans open, none abandoned"
     assert found["output root"]["ok"]
     assert found["tasks"]["ok"]
 
@@ -123,7 +123,7 @@ def test_jobs_of_a_build_are_of_tasks_that_the_app_knows(shop: Shop, command: Co
     found = findings(command)
 
     assert found["tasks"]["ok"], found["tasks"]
-    assert found["builds"]["text"] == "1 plan on the way, none of them left"
+    assert found["builds"]["text"] == "1 plan open, none abandoned"
 
 
 def test_a_plan_that_was_left_is_a_problem_with_its_command(shop: Shop, command: Command) -> None:
@@ -134,8 +134,8 @@ def test_a_plan_that_was_left_is_a_problem_with_its_command(shop: Shop, command:
     assert found == {
         "check": "builds",
         "ok": False,
-        "text": f"The plan {plan.plan_id} was left before its end by the run 'run-a'; 'penstock "
-        "build mean --from 2024-01-02T00:00:00Z --to 2024-01-04T00:00:00Z' goes on where it was.",
+        "text": f"The plan {plan.plan_id} was abandoned by the run 'run-a'; 'penstock "
+        "build mean --from 2024-01-02T00:00:00Z --to 2024-01-04T00:00:00Z' continues it.",
     }
 
 
@@ -164,6 +164,6 @@ def test_an_output_root_that_is_gone_damaged_or_another_is_a_problem(
     root.unlink()
     found = findings(command)["output root"]
     assert not found["ok"]
-    assert "is not there or has no id" in found["text"]
+    assert "is missing or has no id" in found["text"]
     root.write_bytes(own)
     assert findings(command)["output root"]["ok"], json.dumps(findings(command))

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.app_inspect import AppFacts, probe_app
-from penstock.cli.commands.doctor import Diagnosis, line_of, python_finding
+from penstock.cli.commands.doctor import Diagnosis, format_finding
 from penstock.cli.target import Target
 from penstock.model.job import NewJob
 from penstock.model.views import Finding, healthy, problem
+from penstock.observe.doctor import python_finding
 from penstock.stores.sqlite.store import SqliteStore
 from tests.postgres_modules import put_module, without_psycopg
 from tests.unit.cli.conftest import Command
@@ -229,8 +230,8 @@ def test_an_import_tells_the_name_the_tasks_and_the_store(project: Path) -> None
 
 
 def test_a_finding_is_one_line_whatever_is_in_it() -> None:
-    assert line_of(healthy("app", "a\nb\x1b[31m")) == "ok app: a b\\x1b[31m"
-    assert line_of(problem("app", "Bad;\nmend it.")) == "problem: Bad; mend it."
+    assert format_finding(healthy("app", "a\nb\x1b[31m")) == "ok app: a b\\x1b[31m"
+    assert format_finding(problem("app", "Bad;\nmend it.")) == "problem: Bad; mend it."
 
 
 def test_an_old_python_and_a_strange_system_are_told() -> None:

@@ -12,7 +12,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.model.run import CauseTime, LimitKind, ModelFigures, RunDocument, RunPart
 from penstock.model.spending import Account, Amount, Balance, Period
 from penstock.observe.explain import RunFacts, run_facts
-from penstock.observe.report import RunReport, report_of
+from penstock.observe.report import RunReport, run_report
 
 SECOND = 1_000_000
 
@@ -41,7 +41,7 @@ def balance(scope: str, span: str, micros: int, *, reserved: int = 0, bought: in
 
 def reported(*balances: Balance, in_doubt: int = 0) -> RunReport:
     ended = {JobState.DONE: 9, JobState.ERROR: 1}
-    return report_of(facts(), ended, balances, in_doubt, 20 * SECOND)
+    return run_report(facts(), ended, balances, in_doubt, 20 * SECOND)
 
 
 def test_every_end_is_there_and_the_rate_is_over_the_whole_run() -> None:
@@ -74,7 +74,7 @@ def test_what_was_paid_is_that_of_the_run_all_of_it_first() -> None:
         in_doubt=2,
     )
 
-    assert [one.scope for one in found.spent] == ["all", "task:t"]
+    assert [one.account.scope for one in found.spent] == ["all", "task:t"]
     lines = lines_of(found, facts(), 20 * SECOND)
     head = lines.index("paid    dollars  tokens  bought  reused")
     assert lines[head + 1] == "all       $2.50       7       5       4"
@@ -114,7 +114,7 @@ def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
 def test_of_a_run_that_goes_on_each_number_says_of_when_it_is() -> None:
     going_on = msgspec.structs.replace(facts(), is_over=False)
     paid = [balance("all", "run-1", 2_500_000, reserved=1_000_000, bought=5)]
-    found = report_of(going_on, {JobState.DONE: 10}, paid, 0, 25 * SECOND)
+    found = run_report(going_on, {JobState.DONE: 10}, paid, 0, 25 * SECOND)
 
     lines = lines_of(found, going_on, 25 * SECOND)
 

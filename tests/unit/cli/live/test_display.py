@@ -61,7 +61,7 @@ def test_the_plain_display_says_something_every_ten_seconds(
     out, err = capsys.readouterr()
     assert out == (
         "0 done, 0 skipped, 0 error in 11 s (0.0/s); 2 left\n"
-        "Next: penstock queue run --drain goes on with what is left\n"
+        "Next: penstock queue run --drain continues with the remaining jobs\n"
     )
     assert err == "a \\x1b worker's line\n"
 
@@ -90,7 +90,7 @@ def test_the_plain_display_tells_a_limit_that_moves(caplog: pytest.LogCaptureFix
         "[acme] limit 4 of 256 (3 in flight, 0 refused).",
         "[acme] limit 4 → 16 of 256 (3 in flight, 0 refused).",
         "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; "
-        "[acme] limit 16 of 256 (3 in flight, 0 refused); nothing ends: no worker has taken a job "
+        "[acme] limit 16 of 256 (3 in flight, 0 refused); no progress: no worker has taken a job "
         "yet.",
     ]
 
@@ -111,7 +111,7 @@ def test_the_closing_line_counts_what_this_run_did_and_nobody_else(
 
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == "1 done, 0 skipped, 0 error in 1.0 s (1.0/s); 1 left"
-    assert rest == ["Next: penstock queue run --drain goes on with what is left"]
+    assert rest == ["Next: penstock queue run --drain continues with the remaining jobs"]
 
 
 def end_jobs(store: InProcessStore, run_id: str, count: int) -> None:
@@ -180,11 +180,11 @@ def test_the_plain_display_says_why_nothing_moves_and_when_it_moves_again(
         display.tick(store, Course.WORKING)
 
     assert [record.getMessage() for record in caplog.records][1:] == [
-        "acme is down (3 failures in a row); it is tried now and again, and its jobs wait "
+        "acme is down (3 failures in a row); it is probed now and then, and its jobs wait "
         "uncharged.",
-        "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; nothing ends: acme is down "
+        "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; no progress: acme is down "
         "(3 failures in a row), probed in 7 s.",
-        "acme answers again.",
+        "acme has recovered.",
     ]
 
 
@@ -245,12 +245,12 @@ def test_a_daemon_first_tells_how_far_the_preflights_are(
         "10 of 40 preflights have passed.",
         "Working on memory:: 4 jobs to do, 3 units of schedules.",
         "0 done, 0 skipped, 0 error, 0 cancelled; 0.0/s; 4 left; 3 units of schedules, 0 ticking; "
-        "nothing ends: no worker has taken a job yet.",
+        "no progress: no worker has taken a job yet.",
     ]
     assert capsys.readouterr().out == (
         "0 done, 0 skipped, 0 error in 12 s (0.0/s); 4 left\n"
         "3 units of schedules\n"
-        "Next: penstock run goes on with what is left\n"
+        "Next: penstock run continues with the remaining jobs\n"
     )
 
 
@@ -271,13 +271,13 @@ def test_a_round_over_many_units_takes_a_page_at_a_time() -> None:
     arm_units(store, 700)
     round_ = UnitPoller(store)
 
-    round_.look(2 * 10**18)
+    round_.poll(2 * 10**18)
     assert round_.found.late == 0  # the round is not over
-    round_.look(2 * 10**18)
+    round_.poll(2 * 10**18)
 
     assert round_.found.late == 700
-    round_.look(0)
-    round_.look(0)
+    round_.poll(0)
+    round_.poll(0)
     assert round_.found.late == 0
 
 

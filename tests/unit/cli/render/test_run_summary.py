@@ -25,7 +25,7 @@ openai: 1,204 requests, 1 refused with 429; limit 8 of 64 at the end
 Paid calls: 1,180 bought, 24 reused; $1.23 spent
 Limited by: crossref sat at its adaptive limit of 15 for 84% of the run; it answered 429 at 16.
 3 jobs failed: penstock queue list --state error
-Next: penstock queue retry-failed, once the reason is mended"""
+Next: penstock queue retry-failed, once the cause is fixed"""
 
 PACE = Throughput(ended={}, left=0, elapsed_seconds=2.0, rate=0.0, mean=0.0, seconds_left=None)
 
@@ -44,19 +44,21 @@ def test_a_run_with_nothing_else_to_say_has_one_line() -> None:
 
 
 def test_what_is_left_names_the_command_that_goes_on() -> None:
-    assert report(left=3)[1:] == ["Next: penstock queue run --drain goes on with what is left"]
+    assert report(left=3)[1:] == [
+        "Next: penstock queue run --drain continues with the remaining jobs"
+    ]
 
 
 def test_a_used_up_budget_is_to_be_raised_before_the_run_goes_on() -> None:
     assert report(left=3, is_over_budget=True)[-1] == (
-        "Next: raise the used-up budget, then penstock queue run --drain goes on"
+        "Next: raise the used-up budget, then penstock queue run --drain continues"
     )
 
 
 def test_a_run_that_did_everything_points_at_what_would_make_it_faster() -> None:
     assert report(limited_by="x")[1:] == [
         "Limited by: x",
-        "Next: penstock explain says what would help",
+        "Next: penstock explain shows what would help",
     ]
 
 
@@ -67,7 +69,7 @@ def test_a_build_leaves_failures_and_the_next_command_to_its_own_report() -> Non
         "5 jobs ended in 2.0 s"
     ]
     assert report(left=3, build=True, is_over_budget=True)[1:] == [
-        "Next: raise the used-up budget, then the same command goes on"
+        "Next: raise the used-up budget, then the same command continues"
     ]
     assert report(build=True, limited_by="x")[1:] == ["Limited by: x"]
 
@@ -115,10 +117,10 @@ UNITS = Units(live=40, ticking=2, troubles=UnitTroubles(degraded=1))
 
 
 def test_a_daemon_goes_on_with_its_own_command() -> None:
-    assert report(left=3, daemon=True)[-1] == "Next: penstock run goes on with what is left"
+    assert report(left=3, daemon=True)[-1] == "Next: penstock run continues with the remaining jobs"
     assert report(daemon=True, units=UNITS)[1:] == [
         "40 units of schedules, 1 degraded, see penstock doctor",
-        "Next: penstock run goes on with the schedules",
+        "Next: penstock run continues with the schedules",
     ]
 
 

@@ -16,9 +16,9 @@ DONE, ERROR, QUEUED = JobState.DONE, JobState.ERROR, JobState.QUEUED
 
 def test_only_this_run_is_counted() -> None:
     pace = ThroughputMeter(now=0.0)
-    pace.look({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
+    pace.measure({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
 
-    view = pace.look({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)
+    view = pace.measure({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)
 
     assert view.ended_count == 11
     assert view.left == 30
@@ -29,22 +29,22 @@ def test_only_this_run_is_counted() -> None:
 
 def test_the_closing_line_has_what_the_run_did_itself_and_what_is_left() -> None:
     pace = ThroughputMeter(now=0.0)
-    pace.look({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
+    pace.measure({DONE: 100, ERROR: 2, QUEUED: 41}, now=0.0)
 
-    view = pace.look({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)  # others worked as well
+    view = pace.measure({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)  # others worked as well
 
     assert view.summary({DONE: 4}) == "4 done, 0 skipped, 0 error in 5.0 s (0.8/s); 30 left"
 
 
 def test_the_rate_is_that_of_the_last_while() -> None:
     pace = ThroughputMeter(now=0.0)
-    pace.look({}, now=0.0)
+    pace.measure({}, now=0.0)
     for second in range(1, 101):
-        view = pace.look({DONE: 10 * second, QUEUED: 50}, now=float(second))
+        view = pace.measure({DONE: 10 * second, QUEUED: 50}, now=float(second))
     assert view.rate == 10.0
 
     for second in range(101, 131):  # nothing ends any more
-        view = pace.look({DONE: 1000, QUEUED: 50}, now=float(second))
+        view = pace.measure({DONE: 1000, QUEUED: 50}, now=float(second))
 
     assert view.rate == 0.0
     assert view.seconds_left is None
@@ -52,9 +52,9 @@ def test_the_rate_is_that_of_the_last_while() -> None:
 
 def test_counts_that_fall_are_no_negative_work() -> None:
     pace = ThroughputMeter(now=0.0)
-    pace.look({DONE: 10, ERROR: 5}, now=0.0)
+    pace.measure({DONE: 10, ERROR: 5}, now=0.0)
 
-    view = pace.look({DONE: 10, ERROR: 0, QUEUED: 5}, now=1.0)
+    view = pace.measure({DONE: 10, ERROR: 0, QUEUED: 5}, now=1.0)
 
     assert view.ended_count == 0
     assert view.rate == 0.0
@@ -63,10 +63,10 @@ def test_counts_that_fall_are_no_negative_work() -> None:
 def paced(ends: Callable[[float], float], seconds: int, **known: Any) -> Throughput:
     """A run that is looked at four times a second and has ended so many at a time."""
     pace = ThroughputMeter(now=0.0)
-    pace.look({QUEUED: 1_000}, now=0.0)
+    pace.measure({QUEUED: 1_000}, now=0.0)
     for quarter in range(1, 4 * seconds):
-        pace.look({DONE: int(ends(quarter / 4)), QUEUED: 1_000}, now=quarter / 4)
-    return pace.look({DONE: int(ends(seconds)), QUEUED: 1_000}, now=float(seconds), **known)
+        pace.measure({DONE: int(ends(quarter / 4)), QUEUED: 1_000}, now=quarter / 4)
+    return pace.measure({DONE: int(ends(seconds)), QUEUED: 1_000}, now=float(seconds), **known)
 
 
 def test_a_steady_run_tells_how_long_the_rest_takes() -> None:
@@ -107,7 +107,7 @@ def test_samples_are_bounded() -> None:
     pace = ThroughputMeter(now=0.0)
 
     for second in range(5_000):
-        pace.look({DONE: second}, now=float(second))
+        pace.measure({DONE: second}, now=float(second))
 
     assert len(pace._samples) == SAMPLES_MAX
 
@@ -115,7 +115,7 @@ def test_samples_are_bounded() -> None:
 def test_what_the_run_has_ended_before_the_first_look_is_its_own() -> None:
     pace = ThroughputMeter(100.0)
 
-    view = pace.look({JobState.DONE: 12}, 100.1, own={JobState.DONE: 2})
+    view = pace.measure({JobState.DONE: 12}, 100.1, own={JobState.DONE: 2})
 
     assert view.ended[JobState.DONE] == 2
-    assert pace.look({JobState.DONE: 15}, 101.0, own={JobState.DONE: 5}).ended_count == 5
+    assert pace.measure({JobState.DONE: 15}, 101.0, own={JobState.DONE: 5}).ended_count == 5

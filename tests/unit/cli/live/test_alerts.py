@@ -19,19 +19,19 @@ def look(failed_in_row: int, cooldown: int) -> RunSnapshot:
 
 
 def test_an_outage_is_told_once_each_way() -> None:
-    news = RunAlerts()
+    alerts = RunAlerts()
     looks = [(0, 0), (1, 3), (3, 8), (4, 8), (4, 0), (5, 16), (0, 0), (0, 0), (2, 5)]
 
-    told = [text for seen in looks for text in news.of(look(*seen))]
+    told = [text for seen in looks for text in alerts.new_in(look(*seen))]
 
     assert told == [
-        "crossref is down (3 failures in a row); it is tried now and again, and its jobs wait "
+        "crossref is down (3 failures in a row); it is probed now and then, and its jobs wait "
         "uncharged",
-        "crossref answers again",
-        "crossref is down (2 failures in a row); it is tried now and again, and its jobs wait "
+        "crossref has recovered",
+        "crossref is down (2 failures in a row); it is probed now and then, and its jobs wait "
         "uncharged",
     ]
 
 
 def test_a_provider_that_only_refuses_is_not_down() -> None:
-    assert list(RunAlerts().of(look(0, 30))) == []
+    assert list(RunAlerts().new_in(look(0, 30))) == []
