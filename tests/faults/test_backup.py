@@ -37,7 +37,7 @@ from penstock.stores.sqlite.backup import back_up
 from penstock.stores.sqlite.connection import connect
 from penstock.stores.sqlite.restore import Restore
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.write_lock import Turn
+from penstock.stores.sqlite.write_lock import WriteLock
 from penstock.testing.clocks import ManualClock
 from tests.forked import Forked, run_forked
 from tests.processes import freeze, session_of
@@ -358,17 +358,17 @@ def test_f34_who_opens_a_store_while_its_old_file_is_kept_waits_for_the_restore(
     """For a moment the old file has two names; nobody is told to remove one of them."""
     world.open().close()
     kept = world.folder / "store.db.replaced"
-    turn = Turn(world.path)
+    lock = WriteLock(world.path)
     with ThreadPoolExecutor(1) as threads:
-        turn.take()
+        lock.acquire()
         try:
             os.link(world.path, kept)
             opened = threads.submit(world.open)
             assert not wait([opened], timeout=0.3).done
             kept.unlink()
         finally:
-            turn.give()
-            turn.close()
+            lock.release()
+            lock.close()
         assert opened.result(SECONDS).stats().result().states[JobState.QUEUED] == 0
 
 

@@ -43,7 +43,7 @@ import os, signal, sys, time
 from pathlib import Path
 from tests.faults.sqlite_world import open_store
 store = open_store(Path(sys.argv[1]))
-store._writer._session._turn.take()
+store._writer._session._write_lock.acquire()
 child = os.fork()
 if child == 0:
     time.sleep(600)

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import StoreUnsupported
 from penstock.stores.sqlite import location_check
-from penstock.stores.sqlite.lock_holders import turn_takers
+from penstock.stores.sqlite.lock_holders import write_lock_holders
 from penstock.stores.sqlite.store import SqliteStore
 from tests.faults import sqlite_world as world
 from tests.faults.busy_storm import storm
@@ -227,7 +227,7 @@ def test_f32_a_store_is_made_by_one_of_many_who_want_it_at_once(tmp_path: Path) 
 
     assert len(stores) == 8
     assert world.states(stores[0]) == {"queued": 8}
-    assert turn_takers(path) == []
+    assert write_lock_holders(path) == []
     for store in stores:
         store.close()
     assert sorted(file.name for file in path.parent.iterdir()) == ["store.db", "store.db-turn"]

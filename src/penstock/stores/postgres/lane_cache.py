@@ -64,10 +64,11 @@ LANES_KNOWN_MAX = 100_000
 LaneFacts = tuple[str, str, bool, JobKind]  # task, group, have its jobs limit keys, kind
 
 
-class KnownLanes:
+class LaneCache:
     """Owns what one server has told; another one may have given the numbers to other lanes."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.places = ScanPlaces(clock)
         self.facts: dict[int, LaneFacts] = {}
         self.numbers: dict[str, int] = {}  # by spec; a purge may have taken the lane away
         self.keys_are_new = True  # as those of the last batch were

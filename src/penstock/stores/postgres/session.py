@@ -39,7 +39,7 @@ from penstock.stores.postgres.connection import (
     closed_quietly,
     connect,
 )
-from penstock.stores.postgres.lane_cache import KnownLanes, ScanPlaces
+from penstock.stores.postgres.lane_cache import LaneCache
 from penstock.stores.postgres.pipeline import Ahead, Begun, Opened, Opening, Question, RoundTrip
 from penstock.stores.postgres.transaction import PostgresTransaction, changing
 from penstock.stores.retry import Outage, RetryDelay
@@ -76,8 +76,7 @@ class PostgresSession:
         self._round_trip: RoundTrip | None = None
         self._delay = RetryDelay(SystemIds().random)
         self._outage = Outage(log, clock)
-        self._lanes = KnownLanes()
-        self._places = ScanPlaces(clock)
+        self._lanes = LaneCache(clock)
         self._tx: PostgresTransaction | None = None
         self._begun: Begun | None = None
         self._ahead: Ahead | None = None
@@ -122,7 +121,6 @@ class PostgresSession:
             now,
             BootTime(server.life, now),
             self._lanes,
-            self._places,
             self._arm,
         )
         if begun.life != server.life:

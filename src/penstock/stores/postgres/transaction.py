@@ -10,7 +10,7 @@ transaction runs again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
@@ -23,123 +23,19 @@ from penstock.model.job import JobKind, LeasedJob
 from penstock.model.journal import CallKey
 from penstock.model.spending import Account
 from penstock.stores.group_commit import Contended
-from penstock.stores.postgres.bulk_insert import (
-    AcceptingTransaction,
-    Cursor,
-    binaries,
-    numbers,
-    texts,
-)
-from penstock.stores.postgres.lane_cache import KnownLanes, LaneFacts, ScanPlaces
+from penstock.stores.postgres import bulk_insert
+from penstock.stores.postgres.bulk_insert import binaries, numbers, texts
+from penstock.stores.postgres.lane_cache import LaneCache, LaneFacts
 from penstock.stores.postgres.pipeline import Question, RoundTrip
 from penstock.stores.sql.row_state import RowState
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
 
+LOOKS_MAX = 100  # for units that are leased, acknowledged or ended meanwhile
 ANSWER_BYTES = 8 * 1024 * 1024  # of bodies in one statement, unless a single one is larger
 MERGED_AT_ONCE = 10_000  # changes of accounts
 
 _BODY = 3  # the column of it
-
-
-class PayingTransaction(AcceptingTransaction):
-    """Owns nothing more. Rows of calls are held from when they are found until the commit."""
-
-    def find_calls(self, keys: Sequence[CallKey]) -> list[Row]:
-        query, parameters = self._finding(keys)
-        return self.rows(query, *parameters)
-
-    @staticmethod
-    def _finding(keys: Sequence[CallKey]) -> Question:
-        jobs, fingerprints, ordinals = zip(*keys, strict=True)
-        return "find_calls", (numbers(jobs), texts(fingerprints), numbers(ordinals))
-
-    def add_calls(self, rows: Sequence[Row]) -> None:
-        jobs, fingerprints, ordinals, tokens, *places, begun, micros, tokens_kept, resent = zip(
-            *rows, strict=True
-        )
-        made = self.rows(
-            "add_calls",
-            numbers(jobs),
-            texts(fingerprints),
-            numbers(ordinals),
-            numbers(tokens),
-            *map(texts, places),
-            numbers(begun),
-            numbers(micros),
-            numbers(tokens_kept),
-            numbers(resent),
-        )
-        if len(made) < len(rows):
-            raise Contended("Another process has begun the same call just now.")
-        self._saw(CallKey(*rows[0][:3]))
-
-    def change_calls(self, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
-        *first, last = _slices(answers)
-        for part in first:
-            self._write(_keeping(part))
-        calls, states, *others = zip(*rows, strict=True)
-        change = "change_calls", (numbers(calls), texts(states), *map(numbers, others))
-        self._write(*([_keeping(last)] if last else []), change)
-
-    def _write(self, *questions: Question) -> None:
-        self.writes += 1
-        self._still_time()
-        self._round_trip.ask(questions)
-
-    def call_ended(self, key: CallKey) -> None:
-        self._saw(key)
-
-    def _saw(self, key: CallKey) -> None:
-        self.witness = "was_called", (*key, self.now)
-
-    def add_up_accounts(self) -> None:
-        self.flush_accounts()
-        while self.run("merge_account_changes", MERGED_AT_ONCE):
-            continue
-
-
-def _keeping(rows: Sequence[Row]) -> Question:
-    calls, status, headers, bodies, *others = zip(*rows, strict=True)
-    columns = (numbers(calls), numbers(status), texts(headers), binaries(bodies))
-    return "keep_answers", (*columns, *map(numbers, others))
-
-
-def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Parts whose bodies are bounded together, at least one in each; the last may be empty."""
-    begin = size = 0
-    for place, row in enumerate(rows):
-        size += len(row[_BODY])
-        if size > ANSWER_BYTES and place > begin:
-            yield rows[begin:place]
-            begin, size = place, len(row[_BODY])
-    yield rows[begin:]
-
-
-LOOKS_MAX = 100  # for units that are leased, acknowledged or ended meanwhile
-
-
-class ArmingTransaction(PayingTransaction):
-    """Owns nothing more. Units that do not run are held from when they are found."""
-
-    def find_units(self, keys: Sequence[str]) -> list[Row]:
-        """Held first and read afterwards: what is read is not older than the lock."""
-        wanted, held, running = texts(keys), set[int](), int(RowState.IN_PROGRESS)
-        questions = [
-            (query, (wanted,)) for query in ("hold_units", "hold_ended_units", "find_units")
-        ]
-        for _ in range(LOOKS_MAX):
-            self._still_time()
-            at_rest, ended, found = self._round_trip.ask(questions)
-            held.update(job_id for (job_id,) in (*at_rest, *ended))
-            if all(row[3] == running or row[1] in held for row in found):
-                return found
-        raise Contended("Units were leased and ended as often as they were looked at.")
-
-    def start_units(self, rows: Sequence[Row]) -> None:
-        batch = (as_json(rows), self.now)
-        self._write(("start_units", batch), ("revive_units", batch))
-
 
 KEY_LOCKS_MAX = 256  # of a transaction; the server has room for some thousands in all
 SPEC_BYTES = 2_500  # of a lane's name in its index
@@ -153,8 +49,15 @@ def changing(queries: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in queries.items() if _CHANGES.search(text))
 
 
-class PostgresTransaction(ArmingTransaction):
-    """Owns the locks it has asked for. The connection is the session's."""
+Cursor = psycopg.RawCursor[Row]
+
+
+class PostgresTransaction(Transaction):
+    """Owns the locks it has asked for, and what is still to be done about new jobs.
+
+    The connection is the session's. Rows of calls, and units that do not run, are held from when
+    they are found until the commit.
+    """
 
     def __init__(
         self,
@@ -164,12 +67,24 @@ class PostgresTransaction(ArmingTransaction):
         changing: frozenset[str],
         now: int,
         boot: BootTime,
-        lanes: KnownLanes,
-        places: ScanPlaces,
+        lanes: LaneCache,
         still_time: Callable[[], None],
     ) -> None:
-        super().__init__(cursor, round_trip, queries, now, boot, lanes, places, still_time)
+        super().__init__(now, boot)
+        self._cursor = cursor
+        self._round_trip = round_trip
+        self._queries = queries
         self._changing = changing
+        self._lanes = lanes  # kept by the session
+        self._places = lanes.places
+        self._still_time = still_time
+        self._copies = lanes.keys_are_new  # all batches or none: what runs again must end
+        self._keys_were_new: bool | None = None  # of all batches; None without any
+        self.copied = 0  # jobs; the next transaction will be like this one
+        self._unheld: set[int] = set()  # lanes of new jobs that a purge may still take away
+        self._behind: set[int] = set()  # lanes whose new jobs are behind where a lease begins
+        self.witness: Question | None = None  # what only our commit can have made true
+        self.writes = 0  # statements that may have changed something
         self._asked: dict[tuple[str, tuple[object, ...]], tuple[int, list[Row]]] = {}
         self._freed: set[str] = set()
         self._counted: set[str] = set()  # limit keys that we hold
@@ -534,6 +449,197 @@ class PostgresTransaction(ArmingTransaction):
             self.run("merge_changes", 5 * MERGE_CHANGES)
         if self.value("count_account_changes") > MERGE_CHANGES and self.is_my_turn():
             self.run("merge_account_changes", 5 * MERGE_CHANGES)
+
+    # New jobs
+
+    def lane_ids(self, specs: Mapping[str, LaneSpec]) -> dict[str, int]:
+        """Those that are known already are held with the jobs that are put into them."""
+        known = self._lanes.numbers
+        if all(text in known for text in specs):
+            found = {text: known[text] for text in specs}
+            self._unheld.update(found.values())
+            return found
+        found = super().lane_ids(specs)
+        known |= found
+        return found
+
+    def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
+        created: dict[str, int] = {}
+        for part in bulk_insert.slices(rows):
+            created |= self._insert_slice(part)
+        if created:
+            self.witness = "was_created", (next(iter(created)), self.now)
+            for lane_id, priority, due_at in {(row[1], row[3], row[6]) for row in rows}:
+                self._arrived(lane_id, priority, due_at)
+        return created
+
+    def _arrived(self, lane_id: int, priority: int, due_at: int) -> None:
+        """A new job stands behind what was taken last, unless its priority is higher."""
+        if self._places.is_behind(lane_id, -priority, due_at):
+            self._behind.add(lane_id)
+        else:
+            self._places.forget([lane_id])
+
+    def _insert_slice(self, rows: Sequence[Row]) -> dict[str, int]:
+        keys = [row[0] for row in rows]
+        if self._copies and len(rows) >= bulk_insert.COPY_MIN and _differ(keys):
+            return self._copy(rows, keys)
+        columns = (*bulk_insert.arrays(rows), self.now)
+        created: dict[str, int]
+        (_, _, _, _, _, state, due_at, _, _), *others = rows
+        if all(row[5] == state and row[6] == due_at for row in others):
+            created = dict(self._with_lanes("accept_jobs", *columns, state, due_at))
+        else:
+            created = dict(self._with_lanes("insert_jobs", *columns))
+            if created:
+                self.run("place_jobs", *bulk_insert.places(rows, created), self.now)
+        self._keys_were_new = self._keys_were_new is not False and len(created) == len(rows)
+        return created
+
+    def _copy(self, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, int]:
+        """The shortest way, while nobody has enqueued any of these keys; else all runs again."""
+        ids = self._ids_for(rows)
+        self.writes += 1
+        self._still_time()
+        try:
+            with self._cursor.copy(self._queries["copy_jobs"]) as copy:
+                for piece in bulk_insert.jobs_copied(rows, ids, self.now):
+                    copy.write(piece)
+                places = bulk_insert.hot_copied(rows, ids, self.now)
+        except psycopg.errors.UniqueViolation as error:
+            self._lanes.keys_are_new = False
+            raise Contended("A key of the batch was known already.") from error
+        self._still_time()
+        with self._cursor.copy(self._queries["copy_hot"]) as copy:
+            copy.write(places)
+        self.copied += len(rows)
+        return dict(zip(keys, ids, strict=True))
+
+    def accepted(self) -> None:
+        """It is committed: the next batches are likely to be like these."""
+        if self._keys_were_new is not None:
+            self._lanes.keys_are_new = self._keys_were_new
+
+    def _ids_for(self, rows: Sequence[Row]) -> list[int]:
+        """Ids in stock will do, unless a job waits for another, whose id must be lower."""
+        count, stock = len(rows), self._lanes.ids
+        if count <= len(stock) and all(row[5] != RowState.WAITING for row in rows):
+            ids = stock[:count]
+            del stock[:count]
+            return ids
+        return [job_id for (job_id,) in self._with_lanes("reserve_ids", count)]
+
+    def _with_lanes(self, query: str, *parameters: object) -> list[Row]:
+        """Ask something about new jobs, and hold their lanes in the same round trip."""
+        if not self._unheld:
+            return self.rows(query, *parameters)
+        wanted, self._unheld = self._unheld, set()
+        self.writes += 1
+        self._still_time()
+        kept, answered = self._round_trip.ask(
+            (("keep_lanes", (numbers(sorted(wanted)),)), (query, parameters))
+        )
+        gone = wanted.difference(lane_id for (lane_id,) in kept)
+        if gone:
+            self._lanes.forget(gone)
+            raise Contended("A lane was purged while jobs were put into it.")
+        return answered
+
+    # Calls that cost money
+
+    def find_calls(self, keys: Sequence[CallKey]) -> list[Row]:
+        query, parameters = self._finding(keys)
+        return self.rows(query, *parameters)
+
+    @staticmethod
+    def _finding(keys: Sequence[CallKey]) -> Question:
+        jobs, fingerprints, ordinals = zip(*keys, strict=True)
+        return "find_calls", (numbers(jobs), texts(fingerprints), numbers(ordinals))
+
+    def add_calls(self, rows: Sequence[Row]) -> None:
+        jobs, fingerprints, ordinals, tokens, *places, begun, micros, tokens_kept, resent = zip(
+            *rows, strict=True
+        )
+        made = self.rows(
+            "add_calls",
+            numbers(jobs),
+            texts(fingerprints),
+            numbers(ordinals),
+            numbers(tokens),
+            *map(texts, places),
+            numbers(begun),
+            numbers(micros),
+            numbers(tokens_kept),
+            numbers(resent),
+        )
+        if len(made) < len(rows):
+            raise Contended("Another process has begun the same call just now.")
+        self._saw(CallKey(*rows[0][:3]))
+
+    def change_calls(self, rows: Sequence[Row], answers: Sequence[Row] = ()) -> None:
+        *first, last = _slices(answers)
+        for part in first:
+            self._write(_keeping(part))
+        calls, states, *others = zip(*rows, strict=True)
+        change = "change_calls", (numbers(calls), texts(states), *map(numbers, others))
+        self._write(*([_keeping(last)] if last else []), change)
+
+    def _write(self, *questions: Question) -> None:
+        self.writes += 1
+        self._still_time()
+        self._round_trip.ask(questions)
+
+    def call_ended(self, key: CallKey) -> None:
+        self._saw(key)
+
+    def _saw(self, key: CallKey) -> None:
+        self.witness = "was_called", (*key, self.now)
+
+    def add_up_accounts(self) -> None:
+        self.flush_accounts()
+        while self.run("merge_account_changes", MERGED_AT_ONCE):
+            continue
+
+    # Units of schedules
+
+    def find_units(self, keys: Sequence[str]) -> list[Row]:
+        """Held first and read afterwards: what is read is not older than the lock."""
+        wanted, held, running = texts(keys), set[int](), int(RowState.IN_PROGRESS)
+        questions = [
+            (query, (wanted,)) for query in ("hold_units", "hold_ended_units", "find_units")
+        ]
+        for _ in range(LOOKS_MAX):
+            self._still_time()
+            at_rest, ended, found = self._round_trip.ask(questions)
+            held.update(job_id for (job_id,) in (*at_rest, *ended))
+            if all(row[3] == running or row[1] in held for row in found):
+                return found
+        raise Contended("Units were leased and ended as often as they were looked at.")
+
+    def start_units(self, rows: Sequence[Row]) -> None:
+        batch = (as_json(rows), self.now)
+        self._write(("start_units", batch), ("revive_units", batch))
+
+
+def _keeping(rows: Sequence[Row]) -> Question:
+    calls, status, headers, bodies, *others = zip(*rows, strict=True)
+    columns = (numbers(calls), numbers(status), texts(headers), binaries(bodies))
+    return "keep_answers", (*columns, *map(numbers, others))
+
+
+def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Parts whose bodies are bounded together, at least one in each; the last may be empty."""
+    begin = size = 0
+    for place, row in enumerate(rows):
+        size += len(row[_BODY])
+        if size > ANSWER_BYTES and place > begin:
+            yield rows[begin:place]
+            begin, size = place, len(row[_BODY])
+    yield rows[begin:]
+
+
+def _differ(keys: Sequence[str]) -> bool:
+    return len({*keys}) == len(keys)
 
 
 def _names(accounts: Sequence[Account]) -> str:

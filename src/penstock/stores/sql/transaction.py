@@ -144,7 +144,7 @@ class Transaction(Statements):
         self._arrivals: dict[tuple[str, str, JobState], int] = {}
         self._run_moves: dict[tuple[str, JobState], int] = {}
         self._alive: dict[WorkerId, tuple[int, str] | None] = {}
-        self.sums = Sums()  # of calls that cost money
+        self._sums: Sums | None = None  # of calls that cost money
         self.units = UnitTallies()
         self.slices = SliceTallies()
 
@@ -206,6 +206,13 @@ class Transaction(Statements):
     @abstractmethod
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
         """Jobs of these lanes became ready: leasing shall find them."""
+
+    @property
+    def sums(self) -> Sums:
+        """What calls that cost money add to accounts; most transactions have none."""
+        if self._sums is None:
+            self._sums = Sums()
+        return self._sums
 
     def find_calls(self, keys: Sequence[CallKey]) -> list[Row]:
         """Calls by key, as they are until the commit; the columns of the statement."""
@@ -374,12 +381,13 @@ class Transaction(Statements):
             counts["group", state, group] = counts.get(("group", state, group), 0) + n
         for (run_id, state), n in self._run_moves.items():
             counts["run", state, run_id] = n
-        for figure, n in self.sums.figures.items():
-            counts["calls", figure, ""] = n
+        if self._sums is not None:
+            for figure, n in self._sums.figures.items():
+                counts["calls", figure, ""] = n
+            self._sums.figures.clear()
         self._arrivals.clear()
         self._moves.clear()
         self._run_moves.clear()
-        self.sums.figures.clear()
         changed = [(*key, n) for key, n in counts.items() if n]
         return as_json(changed) if changed else None
 
@@ -395,7 +403,8 @@ class Transaction(Statements):
 
     def _merged_accounts(self) -> str | None:
         """The change of the accounts since the last time, as a batch; None without one."""
-        return as_json(changed) if (changed := self.sums.take_accounts()) else None
+        changed = None if self._sums is None else self._sums.take_accounts()
+        return as_json(changed) if changed else None
 
     def add_up_counts(self) -> None:
         """The same, and bring the counters of everybody up to date."""
@@ -464,14 +473,14 @@ class Transaction(Statements):
             dict(self._run_moves),
             self.made_work,
             list(self.passed),
-            self.sums.copy(),
+            None if self._sums is None else self._sums.copy(),
             self.units.copy(),
             self.slices.copy(),
         )
 
     def reset(self, mark: tuple[Any, ...]) -> None:
         self._touched, self._moves, self._arrivals, self._run_moves, *others = mark
-        self.made_work, self.passed, self.sums, self.units, self.slices = others
+        self.made_work, self.passed, self._sums, self.units, self.slices = others
         self._alive.clear()
 
     def alive(self, worker: WorkerId) -> tuple[int, str] | None:

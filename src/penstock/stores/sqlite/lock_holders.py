@@ -31,8 +31,8 @@ def readers(path: Path) -> list[int]:
     return _holders(beside(path, "-shm"), _READ_BYTES, "READ")
 
 
-def turn_takers(path: Path) -> list[int]:
-    """Processes whose turn it is."""
+def write_lock_holders(path: Path) -> list[int]:
+    """Processes that hold the lock file of the writers."""
     return _holders(beside(path, "-turn"), None, "WRITE")
 
 

@@ -40,7 +40,7 @@ from penstock.stores.sqlite.connection import (
     prepare_to_write,
     snapshot,
 )
-from penstock.stores.sqlite.write_lock import Turn
+from penstock.stores.sqlite.write_lock import WriteLock
 
 PACKAGE = "penstock.stores.sqlite"
 APPLICATION_ID = 0x50656E73  # "Pens", in the header of the file
@@ -173,15 +173,15 @@ def _replaced(path: Path, before: Identity | None) -> bool:
     if found is None or (found == before and found.names == 1):
         return False
     try:
-        turn = Turn(path)
+        lock = WriteLock(path)
     except StoreError:  # we may not write here
         return found != before
     try:
-        turn.take()  # a restore has it until the new file is in place
+        lock.acquire()  # a restore has it until the new file is in place
         return _identity(path) != before
     finally:
-        turn.give()
-        turn.close()
+        lock.release()
+        lock.close()
 
 
 def _identity(path: Path) -> Identity | None:
@@ -208,10 +208,10 @@ def _patiently(clock: Clock, attempt: Callable[[], T]) -> T:
 
 
 def _create(path: Path, queries: dict[str, str], steps: Steps) -> None:
-    """Make a new store under the turn, unless somebody was faster."""
-    turn = Turn(path)
+    """Make a new store under the write lock, unless somebody was faster."""
+    lock = WriteLock(path)
     try:
-        turn.take()
+        lock.acquire()
         if path.exists():
             return
         making = location_check.beside(path, "-new")
@@ -233,8 +233,8 @@ def _create(path: Path, queries: dict[str, str], steps: Steps) -> None:
         making.rename(path)
         _sync_folder(path.parent)
     finally:
-        turn.give()
-        turn.close()
+        lock.release()
+        lock.close()
 
 
 def _sync_folders(folder: Path) -> None:
@@ -286,14 +286,12 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str], s
     return version
 
 
-def refuse_changed_schema(path: Path, version: int, known: int) -> None:
-    """Another process may have migrated the file under us: we do not know what it means now."""
-    if version != known:
-        raise SchemaTooNew(
-            f"The store {str(path)!r} was brought to schema {version} by another version of "
-            f"Penstock; this process knows {known} and writes nothing more. Start it again with "
-            "that version."
-        )
+def changed_schema(path: Path, version: object, known: int) -> SchemaTooNew:
+    """Another process has migrated the file under us: we do not know what it means now."""
+    return SchemaTooNew(
+        f"The store {str(path)!r} was brought to schema {version} by another version of Penstock; "
+        f"this process knows {known} and writes nothing more. Start it again with that version."
+    )
 
 
 @lru_cache(maxsize=8)
@@ -312,20 +310,20 @@ def _number(connection: apsw.Connection, query: str) -> int:
 
 
 def migrate(path: Path, connection: apsw.Connection, queries: dict[str, str], steps: Steps) -> None:
-    """Apply the missing steps under the turn, all in one transaction.
+    """Apply the missing steps under the write lock, all in one transaction.
 
     A process that dies in the middle leaves the old schema; the next one begins again.
     """
     with mapped_errors(path, "opening the store", connection):
         if _number(connection, queries["schema_version"]) == len(steps):
             return
-    turn = Turn(path)
+    lock = WriteLock(path)
     try:
-        turn.take()
+        lock.acquire()
         _apply(path, connection, queries, steps)
     finally:
-        turn.give()
-        turn.close()
+        lock.release()
+        lock.close()
 
 
 def _apply(path: Path, connection: apsw.Connection, queries: dict[str, str], steps: Steps) -> None:

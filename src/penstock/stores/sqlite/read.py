@@ -24,12 +24,13 @@ from penstock.stores.sql.views import SqlReader
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
     as_damage,
+    as_store_error,
     disconnect,
     mapped_errors,
     snapshot,
 )
 from penstock.stores.sqlite.location_check import beside, has_log, size_of
-from penstock.stores.sqlite.open import refuse_changed_schema, statements
+from penstock.stores.sqlite.open import changed_schema, statements
 
 LAST_CHARACTER = "\U0010ffff"  # greater than what any key goes on with
 LOOKS_MAX = 3  # at a file that somebody else keeps changing
@@ -134,13 +135,18 @@ class SqliteReader(SqlReader):
     def refuse_changed_schema(self) -> None:
         """SchemaTooNew if another process has migrated the file meanwhile."""
         version = int(self._rows("schema_version")[0][0])
-        refuse_changed_schema(self._path, version, self._schema)
+        if version != self._schema:
+            raise changed_schema(self._path, version, self._schema)
 
     def _rows(self, query: str, parameters: Row = ()) -> list[Row]:
-        with self.lock, mapped_errors(self._path, "reading the store", self._connection):
+        with self.lock:
             if self._closed:
                 raise closed()
-            return self._connection.execute(self._queries[query], parameters).fetchall()
+            try:  # no context manager: this is the hot path
+                return self._connection.execute(self._queries[query], parameters).fetchall()
+            except apsw.Error as error:
+                doing = "reading the store"
+                raise as_store_error(error, self._path, doing, self._connection) from error
 
     def array(self, query: str, *parameters: object) -> list[Any]:
         return _decode_any(self.value(query, *parameters))  # type: ignore[no-any-return]

@@ -50,7 +50,7 @@ from penstock.stores.sqlite.location_check import beside, size_of
 from penstock.stores.sqlite.open import identify, known_steps, statements
 from penstock.stores.sqlite.read import SqliteReader
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.write_lock import Turn
+from penstock.stores.sqlite.write_lock import WriteLock
 
 HOLD_SECONDS = 10.0  # how long a restore waits until nobody else writes
 HOLD_PAUSE_SECONDS = 0.05
@@ -193,18 +193,18 @@ class Restore:
         if not self._replaces:
             yield None
             return
-        turn = Turn(self._store)
+        lock = WriteLock(self._store)
         try:
-            self._take(turn)
+            self._take(lock)
             with contextlib.ExitStack() as locks:
                 yield self._lock(locks)
         finally:
-            turn.give()
-            turn.close()
+            lock.release()
+            lock.close()
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, lock: WriteLock) -> None:
         until = self._clock.monotonic() + HOLD_SECONDS
-        while not turn.take(wait=False):
+        while not lock.acquire(wait=False):
             if self._clock.monotonic() > until:
                 raise busy(self._store)
             blocking_sleep(HOLD_PAUSE_SECONDS)

@@ -32,9 +32,9 @@ from penstock.stores.sqlite.connection import (
     disconnect,
 )
 from penstock.stores.sqlite.location_check import beside
-from penstock.stores.sqlite.open import refuse_changed_schema
+from penstock.stores.sqlite.open import changed_schema
 from penstock.stores.sqlite.transaction import SqliteTransaction
-from penstock.stores.sqlite.write_lock import Turn
+from penstock.stores.sqlite.write_lock import WriteLock
 
 _HERE = -100  # AT_FDCWD
 _INODE = 0x100  # STATX_INO: the device comes with it
@@ -58,7 +58,7 @@ class _Answer(ctypes.Structure):
 _statx = getattr(ctypes.CDLL(None), "statx", None)  # not on every system
 
 
-class NamedFile:
+class FileIdentity:
     """Remembers which file had the name at first. Used by one thread at a time."""
 
     def __init__(self, path: str) -> None:
@@ -93,7 +93,7 @@ log = logging.getLogger("penstock.store")
 
 
 class SqliteSession:
-    """Owns the write connection and the turn. Used by one thread at a time."""
+    """Owns the write connection and the write lock. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class SqliteSession:
         self._clock = clock
         self._boot_clock = boot_clock
         self._schema = schema
-        self._turn = Turn(path)
+        self._write_lock = WriteLock(path)
         self._checkpoints = Checkpoints(path, connection, clock)
-        self._log = NamedFile(str(beside(path, "-wal")))  # there is one since we are connected
+        self._log = FileIdentity(str(beside(path, "-wal")))  # there is one since we are connected
         self._moved = ctypes.c_int(0)
         self._busy = Outage(log, clock, "Writing has to wait", "The store is free again")
         self._full = False
@@ -121,7 +121,7 @@ class SqliteSession:
         self._began_monotonic = 0.0
 
     def begin(self, *, wait: bool) -> SqliteTransaction:
-        if not self._turn.take(wait=wait):
+        if not self._write_lock.acquire(wait=wait):
             raise StoreBusy(f"It is another writer's turn at the store {str(self._path)!r}.")
         began = self._clock.monotonic()
         try:
@@ -129,7 +129,8 @@ class SqliteSession:
                 self._connection.set_busy_timeout(0)
             self._execute("begin_write")
             ((version,),) = self._execute("schema_version")
-            refuse_changed_schema(self._path, int(str(version)), self._schema)
+            if version != self._schema:
+                raise changed_schema(self._path, version, self._schema)
             self._look_at_files()
         except StoreBusy as error:
             self.rollback()
@@ -224,7 +225,7 @@ class SqliteSession:
         except apsw.Error as error:
             raise self._mapped(error, "moving the log into the store") from error
         finally:
-            self._turn.give()
+            self._write_lock.release()
 
     def rollback(self) -> None:
         with contextlib.suppress(apsw.Error):
@@ -234,11 +235,11 @@ class SqliteSession:
                 self._full = False
                 self._checkpoints.run()
         self._tx = None
-        self._turn.give()
+        self._write_lock.release()
 
     def close(self, *, sound: bool) -> None:
         disconnect(self._connection, sound=sound)
-        self._turn.close()
+        self._write_lock.close()
 
     def _current(self) -> SqliteTransaction:
         if self._tx is None:

@@ -31,13 +31,13 @@ from penstock.stores.sqlite.open import known_steps, open_to_read, open_to_write
 from penstock.stores.sqlite.read import SqliteReader
 from penstock.stores.sqlite.session import SqliteSession
 from penstock.stores.sqlite.transaction import SqliteTransaction
-from penstock.stores.sqlite.wal_watch import LogWatch
+from penstock.stores.sqlite.wal_watch import WalWatch
 from penstock.stores.store_future import Reply
 
 T = TypeVar("T")
 
 
-class RefusingWriter:
+class ReadOnlyWriter:
     """Refuses every write with the reason for which the store could not be opened to write."""
 
     failed: StoreError | None = None
@@ -69,7 +69,7 @@ FAST_POLL_SECONDS = 0.001  # the same after the kernel told (uvloop turns less i
 FAST_SECONDS = 0.05  # for this long
 PEEK_SECONDS = 1.0  # how often it looks for expired workers though nobody has
 
-Writer = GroupCommit[SqliteTransaction] | RefusingWriter
+Writer = GroupCommit[SqliteTransaction] | ReadOnlyWriter
 
 
 class SqliteStore(SqlStore):
@@ -93,7 +93,7 @@ class SqliteStore(SqlStore):
         self._clock = clock
         self._boot_clock = boot_clock
         self._cursor = leasing.LeaseCursor()
-        self._watch: LogWatch | None = None
+        self._watch: WalWatch | None = None
         self._seen_data_version = 0
         self._writer = writer(self._committed)
 
@@ -125,7 +125,7 @@ class SqliteStore(SqlStore):
             refusal = error
             connection = open_to_read(path, queries, clock, steps, alone=True)
             reader = SqliteReader(path, connection, queries, len(steps))
-            return cls(path, lambda _: RefusingWriter(refusal), reader, clock, boot_clock)
+            return cls(path, lambda _: ReadOnlyWriter(refusal), reader, clock, boot_clock)
         session = SqliteSession(path, connection, queries, clock, boot_clock, len(steps))
         reading = open_to_read(path, queries, clock, steps)
         reader = SqliteReader(path, reading, queries, len(steps))
@@ -138,11 +138,11 @@ class SqliteStore(SqlStore):
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
         return self._writer.submit(lambda tx: leasing.lease(tx, request, self._cursor), atomic=True)
 
-    def _watch_on(self, loop: asyncio.AbstractEventLoop) -> LogWatch:
+    def _watch_on(self, loop: asyncio.AbstractEventLoop) -> WalWatch:
         if self._watch is None or self._watch.loop is not loop:
             if self._watch is not None:
                 self._watch.close()
-            self._watch = LogWatch(self._path, loop, self._waiters.wake)
+            self._watch = WalWatch(self._path, loop, self._waiters.wake)
         return self._watch
 
     async def _wait(self, timeout: float | None, woken: asyncio.Event) -> None:

@@ -22,7 +22,7 @@ _IN_CLOEXEC = os.O_CLOEXEC
 _BUFFER_BYTES = 4096
 
 
-class LogWatch:
+class WalWatch:
     """Watches the write-ahead log of one database on one loop, from the first waiting to the end.
 
     It is kept open, since the kernel takes tens of milliseconds to close such a descriptor.

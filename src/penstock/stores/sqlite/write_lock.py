@@ -25,7 +25,7 @@ LOOKS = 4  # in that time
 log = logging.getLogger("penstock.store")
 
 
-class Turn:
+class WriteLock:
     """A lock file next to the database; one open file description per store object."""
 
     def __init__(self, database: Path) -> None:
@@ -35,11 +35,11 @@ class Turn:
         except OSError as error:
             raise as_file_error(error, database) from None
         fork_guard.lock_file_opened(self._fd)
-        self._watch = _TurnWatch(database)
+        self._watch = _WaitWatch(database)
         with contextlib.suppress(OSError):  # whoever may use the store may take a turn
             os.fchmod(self._fd, stat.S_IMODE(database.stat().st_mode))
 
-    def take(self, *, wait: bool = True) -> bool:
+    def acquire(self, *, wait: bool = True) -> bool:
         """Take the turn; first come, first served. False if it is taken and we shall not wait."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +50,7 @@ class Turn:
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
         return True
 
-    def give(self) -> None:
+    def release(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Turn:
             os.close(self._fd)
 
 
-class _TurnWatch:
+class _WaitWatch:
     """Sees waits that do not end, such as for a process that was stopped during its turn.
 
     The kernel's wait cannot be cut into pieces without losing the place in the queue, so a thread
@@ -93,7 +93,7 @@ class _TurnWatch:
             if waits % 2 == 0:
                 looks = 0
                 continue
-            now = (waits, lock_holders.turn_takers(self._database))
+            now = (waits, lock_holders.write_lock_holders(self._database))
             looks = looks + 1 if now == seen else 0
             seen = now
             if looks == LOOKS:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.stores.sqlite import session
-from penstock.stores.sqlite.session import NamedFile
+from penstock.stores.sqlite.session import FileIdentity
 
 
 @pytest.fixture(params=["statx", "stat"], autouse=True)
@@ -22,7 +22,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_file_that_only_grows_is_the_same(tmp_path: Path) -> None:
     log = tmp_path / "log-ä"
     log.write_text("1")
-    named = NamedFile(str(log))
+    named = FileIdentity(str(log))
 
     log.write_text("12")
 
@@ -33,7 +33,7 @@ def test_a_file_that_was_removed_and_made_again_is_another(tmp_path: Path) -> No
     log = tmp_path / "log"
     log.write_text("1")
     with log.open():  # or its number may be given to the next one
-        named = NamedFile(str(log))
+        named = FileIdentity(str(log))
 
         log.unlink()
         assert not named.is_the_same()
@@ -45,7 +45,7 @@ def test_a_file_that_another_was_renamed_over_is_another(tmp_path: Path) -> None
     log, other = tmp_path / "log", tmp_path / "other"
     log.write_text("1")
     other.write_text("1")
-    named = NamedFile(str(log))
+    named = FileIdentity(str(log))
 
     other.rename(log)
 
@@ -55,7 +55,7 @@ def test_a_file_that_another_was_renamed_over_is_another(tmp_path: Path) -> None
 def test_a_file_that_was_moved_away_is_missed_until_it_is_back(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("1")
-    named = NamedFile(str(log))
+    named = FileIdentity(str(log))
 
     log.rename(tmp_path / "away")
     assert not named.is_the_same()
@@ -64,7 +64,7 @@ def test_a_file_that_was_moved_away_is_missed_until_it_is_back(tmp_path: Path) -
 
 
 def test_a_file_that_was_never_there_is_not_the_same(tmp_path: Path) -> None:
-    named = NamedFile(str(tmp_path / "log"))
+    named = FileIdentity(str(tmp_path / "log"))
 
     assert not named.is_the_same()
     (tmp_path / "log").write_text("1")
