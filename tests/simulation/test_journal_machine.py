@@ -181,7 +181,10 @@ class JournalMachine(RuleBasedStateMachine):
             self.lease()
         if not self.leases:
             return
-        pick = self.ids[-JOBS:].index(next(reversed(self.leases)))
+        job_id, newest = next(reversed(self.leases)), self.ids[-JOBS:]
+        if job_id not in newest:
+            return  # purging has let others take its place since it was leased
+        pick = newest.index(job_id)
         key = self.key(pick, name)
         known = self.model.calls.get(key)
         if known is None or known.state != "answered":
