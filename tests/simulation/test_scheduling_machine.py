@@ -402,7 +402,8 @@ class SchedulingMachine(RuleBasedStateMachine):
                 (-x.priority, order, x) for order, x in self.queued.values() if x.group.key == key
             ]
             first = min(own, key=lambda entry: entry[:2])[2]
-            assert self.queue.view().first_candidate(key) is first
+            buckets = self.queue._facts.groups[key].buckets.values()
+            assert min(bucket.first for bucket in buckets)[2] is first
 
     def teardown(self) -> None:
         """Whatever there was: with gates open and limits wide everything runs and ends."""

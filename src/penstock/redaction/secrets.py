@@ -46,7 +46,7 @@ _GAP = r"[ \t]{0,8}"  # bounded, as all that could scan the same text again and 
 
 
 def _pattern(kept: str, secret: str) -> Callable[[str], str]:
-    """A pass that replaces what follows the part that is kept."""
+    """Make a pass that replaces what follows the part that is kept."""
     compiled = re.compile(f"({kept}){secret}", re.IGNORECASE | re.ASCII)
     return lambda text: compiled.sub(rf"\1{REDACTED}", text)
 
@@ -98,7 +98,7 @@ _remembered: dict[str, None] = {}
 
 
 def remember(*values: str) -> None:
-    """Take these values out of every text from now on; those that are too short are not taken."""
+    """Redact these values in every text from now on, unless they are too short."""
     for value in values:
         if _is_worth_it(value):
             _remembered[value] = None
@@ -116,7 +116,7 @@ def remember_url(url: str) -> None:
 
 
 def redacted_url(url: str) -> str:
-    """A URL without what stands before its host, and without the secrets among its parameters.
+    """Return a URL without credentials before its host, and without secrets in its parameters.
 
     A password that should have been percent-encoded may hold whatever ends a host in good URLs.
     """
@@ -134,7 +134,7 @@ def redacted_url(url: str) -> str:
 
 
 def _parted(url: str) -> tuple[str, str, str]:
-    """Scheme, what parts it from the rest, and the rest; of a file all slashes are the rest's."""
+    """Split a URL into scheme, separator and rest; of a file all slashes are the rest's."""
     scheme, mark, rest = url.partition("://" if "://" in url else ":")
     if scheme == "sqlite":
         return scheme, mark, rest
@@ -147,7 +147,7 @@ def _is_secret_parameter(name: str) -> bool:
 
 
 def redacted(text: str, environ: Mapping[str, str] | None = None) -> str:
-    """The text with `[redacted]` in the place of secrets."""
+    """Return the text with `[redacted]` in the place of secrets."""
     text = _by_patterns(text)
     known = _without_known(text, os.environ if environ is None else environ)
     # What a known value was part of may look like a secret of its own.
@@ -178,7 +178,7 @@ def _without_known(text: str, environ: Mapping[str, str]) -> str:
 
 @functools.lru_cache(REMEMBERED_MAX)
 def _forms(value: str) -> frozenset[str]:
-    """How a value may stand in a text: as it is, in a URL, in base64, quoted by Python or JSON."""
+    """Return how a value may be written: plain, in a URL, in base64, quoted by Python or JSON."""
     backslashes = value.replace("\\", r"\\")
     forms = {
         value,
@@ -196,7 +196,7 @@ def _forms(value: str) -> frozenset[str]:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """What is the same in base64, whatever stands before and after it (`user:password`)."""
+    """Yield what is the same in base64, whatever stands before and after it (`user:password`)."""
     for before in range(3):
         text = b64encode(bytes(before) + data).decode().rstrip("=")
         first, last = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
@@ -251,43 +251,33 @@ class Secret:
         remember(value)
 
     def reveal(self) -> str:
-        """The value itself, to send."""
+        """Return the value itself, to send or to connect with."""
         return self._value
 
     def __str__(self) -> str:
         return REDACTED
 
     def __repr__(self) -> str:
-        return f"<Secret {REDACTED}>"
+        return f"<{type(self).__name__} {self}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
+        return isinstance(other, Secret) and (type(self), self._value) == (
+            type(other),
+            other._value,
+        )
 
     def __hash__(self) -> int:
         return hash(self._value)
 
 
-class SecretUrl:
+class SecretUrl(Secret):
     """A URL that may hold a password; whoever prints it sees it without."""
 
-    __slots__ = ("_url",)
+    __slots__ = ()
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._value = url
         remember_url(url)
 
-    def reveal(self) -> str:
-        """The whole URL, to connect with."""
-        return self._url
-
     def __str__(self) -> str:
-        return redacted_url(self._url)
-
-    def __repr__(self) -> str:
-        return f"<SecretUrl {self}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SecretUrl) and other._url == self._url
-
-    def __hash__(self) -> int:
-        return hash(self._url)
+        return redacted_url(self._value)

@@ -15,18 +15,17 @@ from asyncio import current_task
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import chain
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.clock import Clock
 from penstock.errors import AttemptOver, ReplyOverdue, ReplyRefused, RequestError
-from penstock.model.lease import ReleaseResult
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.redaction.content_guard import GuardedBody
+from penstock.requests.admission import RequestAdmissionController
 from penstock.requests.headers import NOTHING, HeadReading, read_headers, until_refilled
-from penstock.requests.request_events import RequestEventEmitter
 from penstock.requests.usage import NO_USAGE, ReportedUsage, UsageReader
 from penstock.retry.classify import OWN_CLASSES, classify
 from penstock.timers import Deadlines
@@ -41,29 +40,17 @@ class CannotDecode(RequestError):
     """A body is not what its Content-Encoding says: broken on the way, or by the provider."""
 
 
-class Decoder(Protocol):
-    """One encoding of one body."""
+class BodyDecoder:
+    """Decompresses one body: gzip, zlib or raw deflate, and the encoding inside of it if any."""
 
-    def decode(self, chunk: bytes) -> Iterator[bytes]:
-        """What comes out, in pieces of bounded size."""
-        ...
-
-    def finish(self) -> None:
-        """There is no more; CannotDecode if there should be."""
-        ...
-
-
-class _Inflated:
-    """gzip, zlib or raw deflate."""
-
-    __slots__ = ("_began", "_inflate", "_is_gzip")
-
-    def __init__(self, *, is_gzip: bool) -> None:
+    def __init__(self, *, is_gzip: bool, inner: BodyDecoder | None = None) -> None:
         self._is_gzip = is_gzip
+        self._inner = inner
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16 if is_gzip else zlib.MAX_WBITS)
         self._began = False
 
     def decode(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield what comes out, in pieces of bounded size."""
         while chunk:
             if self._inflate.eof:
                 if not (self._is_gzip and chunk.startswith(_GZIP_MAGIC)):
@@ -80,36 +67,24 @@ class _Inflated:
             self._began = True
             chunk = self._inflate.unconsumed_tail or self._inflate.unused_data
             while piece:
-                yield piece
+                if self._inner is None:
+                    yield piece
+                else:
+                    yield from self._inner.decode(piece)
                 # All of the input may be taken while some of the output is still held back.
                 full = len(piece) == PIECE_BYTES and not chunk
                 piece = self._inflate.decompress(b"", PIECE_BYTES) if full else b""
 
     def finish(self) -> None:
+        """Check that the body is whole; CannotDecode if it is not."""
         if self._began and not self._inflate.eof:
             raise CannotDecode("A reply's compressed body ends in the middle.")
+        if self._inner is not None:
+            self._inner.finish()
 
 
-class _Layered:
-    """One encoding over another."""
-
-    __slots__ = ("_inner", "_outer")
-
-    def __init__(self, outer: Decoder, inner: Decoder) -> None:
-        self._outer = outer
-        self._inner = inner
-
-    def decode(self, chunk: bytes) -> Iterator[bytes]:
-        for piece in self._outer.decode(chunk):
-            yield from self._inner.decode(piece)
-
-    def finish(self) -> None:
-        self._outer.finish()
-        self._inner.finish()
-
-
-def decoder_for(encoding: str) -> Decoder | None:
-    """What decodes a body with this Content-Encoding; None: nothing does, it stays as it is.
+def decoder_for(encoding: str) -> BodyDecoder | None:
+    """Return the decoder of this Content-Encoding; None: the body stays as it is.
 
     Raises:
         ReplyRefused: libraries would decode it without a limit, and we had not asked for it.
@@ -121,24 +96,21 @@ def decoder_for(encoding: str) -> Decoder | None:
             f"A reply came as {encoding[:40]!r} although {ACCEPTED!r} was asked for; its provider "
             "must honour Accept-Encoding."
         )
-    decoders: list[Decoder] = []
-    for name in reversed(names):
-        if name in ("gzip", "x-gzip", "deflate"):
-            decoders.append(_Inflated(is_gzip=name != "deflate"))
-        else:
+    decoder: BodyDecoder | None = None
+    for name in names:  # the last one was applied last
+        if name not in ("gzip", "x-gzip", "deflate"):
             return None
-    if len(decoders) == 2:
-        return _Layered(*decoders)
-    return decoders[0] if decoders else None
+        decoder = BodyDecoder(is_gzip=name != "deflate", inner=decoder)
+    return decoder
 
 
 PEEK_BYTES = 65_536  # of a body, for a classifier
 
-_ILL = frozenset({408, 425})
+_UNHEALTHY = frozenset({408, 425})
 
 
 def outcome_of_status(status: int, head: HeadReading) -> RequestOutcome:
-    """What a reply's status says; other 4xx are answers like any other."""
+    """Return the outcome of a reply's status; other 4xx are answers like any other."""
     if status < 400:
         return RequestOutcome.SUCCESS
     if status == 429 or (status == 503 and head.retry_after_seconds is not None):
@@ -149,13 +121,13 @@ def outcome_of_status(status: int, head: HeadReading) -> RequestOutcome:
         or any(reading.remaining == 0 for reading in head.readings)
     ):
         return RequestOutcome.RATE_LIMITED
-    if status >= 500 or status in _ILL:
+    if status >= 500 or status in _UNHEALTHY:
         return RequestOutcome.PROVIDER_FAILURE
     return RequestOutcome.SUCCESS
 
 
 def outcome_of_error(error: BaseException, now: float) -> RequestOutcome:
-    """What an error while sending or reading says; `now` is seconds since 1970 UTC."""
+    """Return the outcome of an error while sending or reading; `now` is seconds since 1970 UTC."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit | AttemptOver):
         return RequestOutcome.LOCAL_CANCELLED
     if isinstance(error, CannotDecode | ReplyRefused):
@@ -176,22 +148,11 @@ _SUCCESS = RequestReleaseOutcome(RequestOutcome.SUCCESS)
 
 
 class ReplyLimits(msgspec.Struct, frozen=True):
-    """What one reply may take."""
+    """Limits of one reply: time and bytes."""
 
     deadline_seconds: float = 600.0  # from the permit to the end of the body
     body_bytes_max: int = 64 * 1024 * 1024  # on the wire, and decoded
     header_bytes_max: int = 128 * 1024
-
-
-class Releaser(Protocol):
-    """Where leases are given back."""
-
-    @property
-    def events(self) -> RequestEventEmitter: ...
-
-    def release(
-        self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome
-    ) -> ReleaseResult: ...
 
 
 class Exchange:
@@ -207,7 +168,7 @@ class Exchange:
     ending: RequestReleaseOutcome | None = None  # as the head, or a classifier, says
     is_over = False  # the lease is given back
     _usage: UsageReader | None = None
-    _decoder: Decoder | None = None
+    _decoder: BodyDecoder | None = None
     guarded_body: GuardedBody | None = None  # remembers an answer for its attempt
     _wire_bytes = _decoded_bytes = 0
     is_complete = False  # the body has come to its end
@@ -220,14 +181,14 @@ class Exchange:
 
     def __init__(
         self,
-        releaser: Releaser,
+        admission: RequestAdmissionController,
         lease: RequestAdmissionLease,
         limits: ReplyLimits,
         clock: Clock,
         deadlines: Deadlines[Exchange, None],
         on_used: Callable[[int], None] | None = None,
     ) -> None:
-        self._releaser = releaser
+        self._admission = admission
         self.lease = lease
         self._limits = limits
         self._clock = clock
@@ -237,15 +198,15 @@ class Exchange:
             self._usage = UsageReader()
         self._on_used = on_used
         deadlines.add(self, None)
-        if releaser.events.is_on:
-            releaser.events.sent(lease)
+        if admission.events.is_on:
+            admission.events.sent(lease)
 
     def __repr__(self) -> str:
         return f"<Exchange with {self.where}: status {self.status}, over: {self.is_over}>"
 
     @property
     def where(self) -> str:
-        """For sentences."""
+        """PROVIDER/MODEL, for messages."""
         resource = self.lease.item.resource
         return f"{resource.provider}/{resource.model}"
 
@@ -274,8 +235,8 @@ class Exchange:
             if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
                 raise self._overdue_error() from error
 
-    def overdue(self) -> None:
-        """Its time is up."""
+    def expire(self) -> None:
+        """End it at its deadline."""
         if self.is_over:
             return
         is_read = self._task is not None
@@ -312,7 +273,7 @@ class Exchange:
 
     @property
     def used(self) -> ReportedUsage:
-        """What the reply says that it has cost."""
+        """The token usage that the reply reports."""
         return NO_USAGE if self._usage is None else self._usage.used()
 
     @property
@@ -323,7 +284,7 @@ class Exchange:
     # ── What comes in ─────────────────────────────────────────────────────────────────────────
 
     def read_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """The status and the headers are there."""
+        """Take in the status and the headers."""
         self.status = status
         size = sum(map(len, chain.from_iterable(headers)))
         if size > self._limits.header_bytes_max:
@@ -351,7 +312,7 @@ class Exchange:
         return self._decoder is not None
 
     def received(self, chunk: bytes) -> Iterator[bytes] | None:
-        """Count a chunk from the wire: what it means, or None if it is plain.
+        """Count a chunk from the wire; return its decoded pieces, or None if it is plain.
 
         Raises:
             ReplyRefused: it is too much, now or while it is decoded.
@@ -364,7 +325,7 @@ class Exchange:
         self._observe(chunk)
         return None
 
-    def _decoded(self, decoder: Decoder, chunk: bytes) -> Iterator[bytes]:
+    def _decoded(self, decoder: BodyDecoder, chunk: bytes) -> Iterator[bytes]:
         for piece in decoder.decode(chunk):
             self._decoded_bytes += len(piece)
             if self._decoded_bytes > self._limits.body_bytes_max:
@@ -379,7 +340,7 @@ class Exchange:
             self.guarded_body.add(piece)
 
     def complete(self) -> None:
-        """The body has come to its end."""
+        """Note that the body has come to its end."""
         if self._decoder is not None:
             self._decoder.finish()
         self.is_complete = True
@@ -393,16 +354,16 @@ class Exchange:
     # ── Its end ───────────────────────────────────────────────────────────────────────────────
 
     def on_close(self, close_connection: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """How the connection is given back if nobody reads to the end."""
+        """Set what closes the connection if nobody reads to the end."""
         self._close_connection = close_connection
 
     def fail(self, error: BaseException) -> None:
-        """Sending or reading raised; the lease is given back, the error is the caller's."""
+        """Release the lease: sending or reading raised. The error is the caller's."""
         if not self.is_over:
             self._end(self._refusal() or self._failure(error))
 
     def close(self) -> None:
-        """The body was closed, read to its end or not."""
+        """Release the lease: the body was closed, read to its end or not."""
         if self.is_over:
             return
         ending = self.ending or RequestReleaseOutcome(RequestOutcome.LOCAL_CANCELLED)
@@ -418,7 +379,7 @@ class Exchange:
         self._end(ending)
 
     def abandon(self) -> None:
-        """The body was collected as garbage; may be called in any thread."""
+        """Release the lease of a body that was garbage collected; for any thread."""
         if not self.is_over and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._abandoned)
 
@@ -434,13 +395,13 @@ class Exchange:
         self.close_connection()
 
     def close_connection(self) -> None:
-        """Give the connection back beside whatever runs."""
+        """Close the connection in the background."""
         close_connection, self._close_connection = self._close_connection, None
         if close_connection is not None:
             self._background = self._loop.create_task(_quietly(close_connection))
 
     def _refusal(self) -> RequestReleaseOutcome | None:
-        """What the head has said, if that was no success: what becomes of its body is nothing."""
+        """Return the outcome of the head if it was no success: then the body does not matter."""
         ending = self.ending
         return None if ending is None or ending.outcome is RequestOutcome.SUCCESS else ending
 
@@ -452,14 +413,14 @@ class Exchange:
             return
         self.is_over = True
         self._deadlines.drop(self)
-        events = self._releaser.events
+        events = self._admission.events
         if events.is_on:
             seconds = self._clock.monotonic() - self.lease.acquired_at
             facts = {"seconds": seconds, "bytes": float(self._wire_bytes)}
             if self.status:
                 facts["status"] = float(self.status)
             events.ended(self.lease, ending, facts)
-        self._releaser.release(self.lease, ending)
+        self._admission.release(self.lease, ending)
 
 
 async def _quietly(close_connection: Callable[[], Coroutine[Any, Any, None]]) -> None:

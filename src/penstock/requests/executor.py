@@ -117,7 +117,7 @@ class ModelRequestExecutor:
         self.loop = asyncio.get_running_loop()
         self._deadlines: Deadlines[Exchange, None] = Deadlines(
             self._limits.deadline_seconds,
-            lambda exchange, _: self.loop.call_soon(exchange.overdue),
+            lambda exchange, _: self.loop.call_soon(exchange.expire),
             self.loop.time,
         )
 

@@ -10,10 +10,8 @@ the provider refused once goes ahead of its group; one that was refused again ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
-
-import msgspec
 
 from penstock.admission.requests.alarms import Alarm
 from penstock.admission.requests.decisions import RequestAdmissionDenied, RequestAdmissionLease
@@ -54,14 +52,6 @@ class RequestWaiter:
     def __repr__(self) -> str:
         state = "waits" if self.is_waiting else "has a lease" if self.lease else "does not wait"
         return f"<RequestWaiter of {'/'.join(self.item.resource)} {state}>"
-
-
-class RequestQueueView(msgspec.Struct, frozen=True):
-    """Counts of waiters at one moment."""
-
-    waiting: int
-    waiting_by_group: Mapping[str, int]
-    waiting_by_domain: Mapping[str, int]
 
 
 class _Line:
@@ -187,10 +177,6 @@ class RequestFairQueue:
         """Return how many wait in a domain."""
         found = self._domains.get(domain)
         return 0 if found is None else found.size
-
-    def view(self) -> RequestQueueView:
-        by_domain = {name: domain.size for name, domain in self._domains.items() if domain.size}
-        return RequestQueueView(self._size, dict(self._waiting_by_group), by_domain)
 
     def _top(self, domain: _Domain) -> RequestWaiter:
         """Return the first waiter of a domain, and reorder what has changed since."""

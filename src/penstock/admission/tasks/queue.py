@@ -76,22 +76,6 @@ class QueueView:
         found = self._facts.groups.get(group)
         return found.queued if found is not None else 0
 
-    def demand(self, group: str, resource: str) -> int:
-        """How much of a resource the queued tasks of a group ask for."""
-        found = self._facts.groups.get(group)
-        return found.demand().get(resource, 0) if found is not None else 0
-
-    def peer_demand(self, group: str, resource: str) -> int:
-        """How much of a resource the queued tasks of all other groups ask for."""
-        return sum(self.demand(key, resource) for key in self._facts.groups if key != group)
-
-    def first_candidate(self, group: str) -> SchedulableTask | None:
-        """The task of a group that is next by priority and order, whether it may start or not."""
-        found = self._facts.groups.get(group)
-        if found is None:
-            return None
-        return min(bucket.first for bucket in found.buckets.values())[2]
-
     def groups(self) -> Iterable[str]:
         return self._facts.groups.keys()
 

@@ -118,7 +118,7 @@ def test_one_that_gives_up_leaves_no_trace() -> None:
     assert not queue.remove(first)
     assert [next_of(queue) for _ in range(2)] == [second, third]
     assert queue.select_next() is None
-    assert queue.view().waiting_by_group == {}
+    assert queue._waiting_by_group == {}
 
 
 def test_waiting_twice_at_once_is_our_bug() -> None:
@@ -129,15 +129,13 @@ def test_waiting_twice_at_once_is_our_bug() -> None:
         queue.enqueue(one)
 
 
-def test_the_view_counts_by_group_and_domain() -> None:
+def test_the_queue_counts_by_group_and_domain() -> None:
     queue = filled(waiter("a"), waiter("a"), waiter("b"))
     queue.enqueue(RequestWaiter(item(EMBEDDING, "b"), 0.0, None))
 
-    view = queue.view()
-
-    assert (view.waiting, queue.waiting("chat"), queue.waiting("image")) == (4, 3, 0)
-    assert view.waiting_by_group == {"a": 2, "b": 2}
-    assert view.waiting_by_domain == {"chat": 3, "embedding": 1}
+    assert (len(queue), queue.waiting("chat"), queue.waiting("image")) == (4, 3, 0)
+    assert queue.waiting("embedding") == 1
+    assert queue._waiting_by_group == {"a": 2, "b": 2}
 
 
 def test_what_comes_and_goes_without_being_served_leaves_nothing_behind() -> None:
