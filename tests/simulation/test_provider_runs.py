@@ -488,7 +488,7 @@ def test_a_classifier_that_says_nonsense_leaves_it_to_the_status(
         t.drain()
         assert t.results["k"] == 200
 
-    assert "A reply classifier raised ValueError" in caplog.text
+    assert "The reply classifier raised ValueError" in caplog.text
 
 
 def test_settings_bound_what_a_reply_may_take() -> None:

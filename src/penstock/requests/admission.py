@@ -181,7 +181,7 @@ class RequestAdmissionController:
     def _answer(self, answered: list[RequestWaiter]) -> None:
         events = self.events
         if events.is_on:
-            events.told()
+            events.flush()
         for waiter in answered:
             if events.is_on:
                 events.answered(waiter)

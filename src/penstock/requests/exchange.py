@@ -25,7 +25,7 @@ from penstock.errors import AttemptOver, ReplyOverdue, ReplyRefused, RequestErro
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.redaction.content_guard import GuardedBody
 from penstock.requests.admission import RequestAdmissionController
-from penstock.requests.headers import NOTHING, HeadReading, read_headers, until_refilled
+from penstock.requests.headers import NOTHING, HeadReading, read_headers, seconds_until_refilled
 from penstock.requests.usage import NO_USAGE, ReportedUsage, UsageReader
 from penstock.retry.classify import OWN_CLASSES, classify
 from penstock.timers import Deadlines
@@ -300,7 +300,7 @@ class Exchange:
         outcome = outcome_of_status(status, head)
         wait_seconds = head.retry_after_seconds
         if wait_seconds is None and outcome is RequestOutcome.RATE_LIMITED:
-            wait_seconds = until_refilled(head)
+            wait_seconds = seconds_until_refilled(head)
         self.ending = RequestReleaseOutcome(
             outcome, wait_seconds, head.readings, is_error=status >= 400
         )

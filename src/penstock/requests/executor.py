@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class RequestFacts(msgspec.Struct, frozen=True):
-    """What is known of a request before it leaves."""
+    """What is known of a request before it is sent."""
 
     host: str
     path: str
@@ -68,17 +68,17 @@ class ModelRequest(Protocol[R]):
 
     @property
     def call(self) -> PaidCall | None:
-        """What is written down of it; None: it costs nothing."""
+        """Its journal entry; None: it costs nothing."""
         ...
 
     def send(self) -> Awaitable[R]:
-        """Put it on the wire; the reply's head is there, its body may not be."""
+        """Send it; when it returns, the reply's head is there, its body may not be."""
         ...
 
     def head(self, reply: R) -> tuple[int, Sequence[tuple[bytes, bytes]]]: ...
 
     def closer(self, reply: R) -> Callable[[], Coroutine[Any, Any, None]]:
-        """What closes the connection, or gives it back; it must not keep the reply alive."""
+        """Return what closes the connection, or gives it back; it must not keep the reply alive."""
         ...
 
     def hold(self, reply: R, exchange: Exchange) -> R:
@@ -86,12 +86,12 @@ class ModelRequest(Protocol[R]):
         ...
 
     async def peek(self, reply: R, count: int) -> bytes:
-        """The decoded beginning of a held body, which can still be read wholly."""
+        """Return the decoded beginning of a held body, which can still be read wholly."""
         ...
 
 
 class ModelRequestExecutor:
-    """Owns nothing but the order of the steps. Belongs to one loop."""
+    """Executes the requests of one provider. Belongs to one loop."""
 
     def __init__(
         self,
@@ -125,9 +125,9 @@ class ModelRequestExecutor:
         return f"<ModelRequestExecutor of {self.admission!r}>"
 
     def item(self, facts: RequestFacts, refusals: int = 0) -> RequestAdmissionItem:
-        """What a request is to admission."""
+        """Return what request admission must know of a request."""
         if self._hosts is not None:
-            self._hosts.meet(facts.host)
+            self._hosts.check(facts.host)
         resource = self.resolve(facts)
         tokens: int | None = None
         if resource.domain in TOKEN_DOMAINS:
@@ -155,7 +155,7 @@ class ModelRequestExecutor:
         attempt = attempt_context.current.get()
         call = request.call
         while True:
-            lease = self._ask(item, attempt)
+            lease = self._acquire_or_enqueue(item, attempt)
             if not isinstance(lease, RequestAdmissionLease):
                 lease = await self._wait(lease, attempt)
             if call is None or await self._may_send(call, lease, facts, attempt):
@@ -190,10 +190,10 @@ class ModelRequestExecutor:
         facts: RequestFacts,
         attempt: AttemptContext | None,
     ) -> bool:
-        """Let a call be written down; if it is not, the permit goes back unused.
+        """Journal a paid call; if that fails, release the permit unused.
 
-        False: it has waited for money that other calls had reserved, and may ask once more. One
-        that keeps a permit back itself does not wait: others may be waiting for it.
+        False: it has waited for budget that other calls had reserved, and may ask once more. A call
+        that holds another permit itself does not wait: others may be waiting for that.
         """
         resource, expected = lease.item.resource, TokensUsed(0, 0)
         if lease.item.tokens_estimate is not None:
@@ -221,20 +221,20 @@ class ModelRequestExecutor:
         return False
 
     async def acquire(self, item: RequestAdmissionItem) -> RequestAdmissionLease:
-        """Wait for a permit, unless the attempt that asks is over; its time limit stands still.
+        """Wait for a permit, unless the attempt is over; its time limit is paused meanwhile.
 
-        Unless the call that asks keeps a permit of the same provider back: then it runs on.
+        It is not paused if the call that asks holds a permit of the same provider.
         """
         attempt = attempt_context.current.get()
-        answer = self._ask(item, attempt)
+        answer = self._acquire_or_enqueue(item, attempt)
         if isinstance(answer, RequestAdmissionLease):
             return answer
         return await self._wait(answer, attempt)
 
-    def _ask(
+    def _acquire_or_enqueue(
         self, item: RequestAdmissionItem, attempt: AttemptContext | None
     ) -> RequestAdmissionLease | RequestWaiter:
-        """Ask for a permit; whoever has to wait has begun to."""
+        """Return a permit, or a waiter that has begun to wait."""
         if attempt is None:
             return self.admission.acquire_or_enqueue(item)
         now = self.clock.monotonic()
@@ -250,7 +250,7 @@ class ModelRequestExecutor:
             attempt.has_sent = True
             self.note_lease(answer)
         elif self._holds_permit_of(item.resource.provider):
-            attempt.end_wait(now)  # it waits at its own cost
+            attempt.end_wait(now)  # it waits within its own time limit
         return answer
 
     async def _wait(
@@ -274,7 +274,7 @@ class ModelRequestExecutor:
         return lease
 
     def note_lease(self, lease: RequestAdmissionLease) -> None:
-        """Let calls inside this one know that it has a permit."""
+        """Let nested calls know that this one holds a permit."""
         given = attempt_context.held_leases.get()
         attempt_context.held_leases.set((*filter(self.admission.core.is_held, given), lease))
 
@@ -310,18 +310,20 @@ class ModelRequestExecutor:
         names = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
         start = await request.peek(reply, PEEK_BYTES)
         try:
-            said = classifier(ReplyFacts(status, names, start))
-            if isinstance(said, str):
-                said = RequestOutcome(said)
+            opinion = classifier(ReplyFacts(status, names, start))
+            if isinstance(opinion, str):
+                opinion = RequestOutcome(opinion)
         except Exception as error:  # a mistake in it must not stop a call, nor stay unseen
-            log.error("A reply classifier raised %r; the status of the reply counts.", error)
+            log.error(
+                "The reply classifier raised %r; the status of the reply is used instead.", error
+            )
             return
-        if said is None or exchange.ending is None:
+        if opinion is None or exchange.ending is None:
             return
-        if isinstance(said, RequestReleaseOutcome):
-            exchange.ending = msgspec.structs.replace(said, readings=exchange.ending.readings)
+        if isinstance(opinion, RequestReleaseOutcome):
+            exchange.ending = msgspec.structs.replace(opinion, readings=exchange.ending.readings)
         else:
-            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=said)
+            exchange.ending = msgspec.structs.replace(exchange.ending, outcome=opinion)
 
 
 def _refusal_of(exchange: Exchange) -> RefusedReply | None:
@@ -342,5 +344,5 @@ def _group_of_domain(resource: RequestResourceKey) -> RequestGroupSpec:
 
 
 def read_facts(host: str, path: str, body: bytes | None) -> RequestFacts:
-    """Read what matters of a request."""
+    """Read the fields of a request that admission needs."""
     return RequestFacts(host, path, read_request(body), body)

@@ -57,7 +57,7 @@ _PARAMETER = re.compile(r';\s*([a-z]{1,8})=(?:"([^"\\,;]{0,64})"|([0-9]{1,15}))'
 
 
 class HeadReading(NamedTuple):
-    """What a reply's headers say."""
+    """What a reply's headers say about limits and encoding."""
 
     retry_after_seconds: float | None = None
     readings: tuple[QuotaReading, ...] = ()
@@ -106,8 +106,8 @@ def _named(raw_name: bytes) -> str | None:
     return name
 
 
-def until_refilled(head: HeadReading) -> float | None:
-    """How long a refusal without a Retry-After lasts, if a bucket is empty; None: nobody knows."""
+def seconds_until_refilled(head: HeadReading) -> float | None:
+    """Return how long a refusal without Retry-After lasts if a bucket is empty; None: unknown."""
     resets = [reading.reset_seconds for reading in head.readings if reading.remaining == 0]
     return clamp(max(resets)) if resets else None
 
@@ -189,7 +189,7 @@ def _members(text: str) -> dict[str, dict[str, str]]:
 def _refilled(
     quota: Quota, limit: float | None, remaining: float | None, reset: float | None
 ) -> QuotaReading | None:
-    """A bucket that refills steadily and is full at its reset; so its window can be told."""
+    """Read a bucket that refills steadily and is full at its reset, which tells its window."""
     if limit is None or remaining is None or reset is None:
         return None
     window = MINUTE
@@ -202,7 +202,7 @@ def _refilled(
 def _window(
     limit: float | None, remaining: float | None, reset: float | None, window: float | None
 ) -> QuotaReading | None:
-    """A window that begins anew at its reset; it is at least as long as what is left of it."""
+    """Read a window that begins anew at its reset; it is at least as long as what is left."""
     if limit is None or remaining is None or reset is None:
         return None
     if not window:

@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-HOSTS_TOLD = 20  # other hosts of a provider; of more nothing is said
+WARNINGS_MAX = 20  # of a provider; further hosts are not reported
 HOST_SHOWN = 253  # characters
 
 log = logging.getLogger("penstock.providers")
@@ -20,28 +20,28 @@ log = logging.getLogger("penstock.providers")
 class HostCheck:
     """Owns which hosts a provider's requests may go to without a warning. Belongs to one loop."""
 
-    __slots__ = ("_host", "_known", "_provider", "_told")
+    __slots__ = ("_host", "_known", "_provider", "_warned")
 
     def __init__(self, provider: str, base_url: str | None) -> None:
         self._provider = provider
         self._host = _host_of(base_url)
         self._known = {"", *_spellings(self._host)}
-        self._told = 0
+        self._warned = 0
 
     def __repr__(self) -> str:
         return f"<HostCheck of {self._provider!r}: {len(self._known) - 1}>"
 
-    def meet(self, host: str) -> None:
+    def check(self, host: str) -> None:
         """Warn about a host that is not known yet."""
-        if host in self._known or not self._host or self._told >= HOSTS_TOLD:
+        if host in self._known or not self._host or self._warned >= WARNINGS_MAX:
             return
         spellings = _spellings(host)
         if self._known.isdisjoint(spellings):
-            self._told += 1
+            self._warned += 1
             log.warning(
                 "A request of provider %r goes to the host %r and not to %r, where its base_url "
                 "points; its key and its body go there too. Declare a provider of its own for "
-                "that host if it is meant.",
+                "that host if this is intended.",
                 self._provider,
                 host[:HOST_SHOWN],
                 self._host,
@@ -57,7 +57,7 @@ def _host_of(base_url: str | None) -> str:
 
 
 def _spellings(host: str) -> set[str]:
-    """A host as libraries write it: with a dot at its end or not, in letters or in ASCII."""
+    """Return the spellings of a host: with a dot at its end or not, in letters or in ASCII."""
     plain = host.lower().rstrip(".")
     found = {host, plain}
     if plain.isascii() and "xn--" not in plain:

@@ -18,19 +18,19 @@ from penstock.model.request import RequestAdmissionItem, RequestReleaseOutcome
 
 
 class RequestEventEmitter:
-    """Turns what happens to permits into events, and hands on what the core has noted."""
+    """Emits events about permits, and those that the core has pending."""
 
     def __init__(
         self, core: AdaptiveRequestAdmissionController, events: RequestEvents, run_id: str
     ) -> None:
-        self._notes = core.pending_events
+        self._pending = core.pending_events
         self._events = events
         self._run = Correlation(run_id)
         self.is_on = core.pending_events.is_on = events.is_heard
 
     def decided(self, decision: RequestAdmissionDecision) -> None:
-        """Somebody asked, and does not wait."""
-        self.told()
+        """Emit the decision on a request that does not wait."""
+        self.flush()
         if isinstance(decision, RequestAdmissionLease):
             self._acquired(decision)
         else:
@@ -42,25 +42,25 @@ class RequestEventEmitter:
             )
 
     def acquired_at_once(self, lease: RequestAdmissionLease) -> None:
-        """Somebody would have waited, and did not have to."""
-        self.told()
+        """Emit a permit that was granted without waiting."""
+        self.flush()
         if self._events.tells_steps:
             self._emit(Kind.REQUEST_WAIT_STARTED, lease.item)
             self._emit(Kind.REQUEST_WAIT_COMPLETED, lease.item, None, {"seconds": 0.0})
             self._acquired(lease)
 
     def wait_started(self, waiter: RequestWaiter) -> None:
-        self.told()
+        self.flush()
         self._emit(Kind.REQUEST_WAIT_STARTED, waiter.item)
 
     def wait_cancelled(self, waiter: RequestWaiter) -> None:
-        self.told()
+        self.flush()
         if waiter.lease is None:
             reason = RequestDenialReason.CANCELLATION.value
             self._emit(Kind.REQUEST_WAIT_CANCELLED, waiter.item, reason)
 
     def answered(self, waiter: RequestWaiter) -> None:
-        """Somebody who waited has an answer."""
+        """Emit the answer to a waiter."""
         lease, denied = waiter.lease, waiter.denied
         if lease is not None:
             seconds = lease.acquired_at - waiter.since
@@ -72,14 +72,14 @@ class RequestEventEmitter:
             self._emit(kind, waiter.item, denied.reason.value)
 
     def sent(self, lease: RequestAdmissionLease) -> None:
-        """A request that holds a lease goes out."""
+        """Emit that a request with a lease is sent."""
         if self._events.tells_steps:
             self._emit(Kind.MODEL_REQUEST_STARTED, lease.item, None, None, lease.lease_id)
 
     def ended(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, facts: dict[str, float]
     ) -> None:
-        """Its reply was read, or will not be; before its lease is given back."""
+        """Emit the end of a request; to be called before its lease is released."""
         if self._events.tells_steps:
             if outcome.tokens_used is not None:
                 facts["tokens"] = float(outcome.tokens_used)
@@ -96,7 +96,7 @@ class RequestEventEmitter:
     def released(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, result: ReleaseResult
     ) -> None:
-        self.told()
+        self.flush()
         if result.released and self._events.tells_steps:
             self._emit(
                 Kind.REQUEST_LEASE_RELEASED,
@@ -106,17 +106,17 @@ class RequestEventEmitter:
                 lease.lease_id,
             )
 
-    def told(self) -> None:
-        """Hand on what the core has noted."""
-        if self._notes.pending:
-            for note in self._notes.take():
+    def flush(self) -> None:
+        """Emit what the core has pending."""
+        if self._pending.pending:
+            for event in self._pending.take():
                 self._events.emit(
-                    note.kind,
-                    note.context or self._run,
-                    note.resource,
-                    note.reason,
-                    note.numbers,
-                    note.lease_id,
+                    event.kind,
+                    event.context or self._run,
+                    event.resource,
+                    event.reason,
+                    event.numbers,
+                    event.lease_id,
                 )
 
     def _acquired(self, lease: RequestAdmissionLease) -> None:

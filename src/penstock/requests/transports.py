@@ -36,7 +36,7 @@ class Connector:
         self._local = None if local_address is None else (local_address, 0)
 
     async def connect(self, make: Callable[[], P]) -> P:
-        """A protocol that is connected.
+        """Connect, racing the addresses of the host (Happy Eyeballs).
 
         Raises:
             OSError: no address of the host can be reached.
@@ -85,7 +85,7 @@ class Connector:
 
 
 def interleave_families(addresses: Iterable[Address]) -> list[Address]:
-    """Each once; the families take turns, so that a dead one costs one head start."""
+    """Alternate address families, so that an unreachable one costs one head start."""
     families: dict[socket.AddressFamily, list[Address]] = {}
     for address in dict.fromkeys(addresses):
         families.setdefault(address[0], []).append(address)
@@ -121,7 +121,7 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """A stream to the first address of the host that answers; it has TCP_NODELAY."""
+        """Connect to the first address of the host that answers; with TCP_NODELAY."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
@@ -167,14 +167,14 @@ class AsyncioStream(httpcore2.AsyncNetworkStream, asyncio.Protocol):
         state = "over" if self._is_over else "open"
         return f"<AsyncioStream, {state}, {self._held_bytes} bytes to read>"
 
-    # ── What httpcore2 asks ───────────────────────────────────────────────────────────────────
+    # ── Calls of httpcore2 ───────────────────────────────────────────────────────────────────
 
     async def read(
         self,
         max_bytes: int,
         timeout: float | None = None,
     ) -> bytes:
-        """Some bytes, as soon as there are any; none: the other side has ended."""
+        """Read some bytes, as soon as there are any; none: the other side has ended."""
         chunks = self._chunks
         if not chunks and not self._is_over:
             self._reader = reader = self._loop.create_future()
@@ -229,7 +229,7 @@ class AsyncioStream(httpcore2.AsyncNetworkStream, asyncio.Protocol):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """A stream inside this one, which is of no use then; a failure closes both."""
+        """Make a TLS stream of this one, which is of no use then; a failure closes both."""
         stream = AsyncioStream(self._loop)
         try:
             async with asyncio.timeout(timeout):
@@ -254,7 +254,7 @@ class AsyncioStream(httpcore2.AsyncNetworkStream, asyncio.Protocol):
         return stream
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401
-        """What httpcore2 and its users want to know of it; None: unknown."""
+        """Return what httpcore2 and its users want to know of it; None: unknown."""
         if info == "is_readable":
             return self._is_readable()
         name = {"client_addr": "sockname", "server_addr": "peername"}.get(info, info)
@@ -289,7 +289,7 @@ class AsyncioStream(httpcore2.AsyncNetworkStream, asyncio.Protocol):
         finally:
             timer.cancel()
 
-    # ── What the loop tells ───────────────────────────────────────────────────────────────────
+    # ── Calls of the loop ───────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -367,7 +367,7 @@ class PooledTransport:
         return f"<PooledTransport of {self._pool!r}>"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send it; the head of its reply."""
+        """Send a request and return the head of its reply."""
         url = request.url
         asked = httpcore2.Request(
             request.method,
@@ -429,7 +429,7 @@ class PooledBody(httpx2.AsyncByteStream):
 
 
 def raise_as_httpx(error: Exception) -> NoReturn:
-    """Raise what an error of httpcore2 is in httpx2; others are raised as they are."""
+    """Raise the error of httpx2 for one of httpcore2; others are raised as they are."""
     for kind in type(error).__mro__:
         if kind in _HTTPX_ERRORS:
             raise _HTTPX_ERRORS[kind](str(error)) from error

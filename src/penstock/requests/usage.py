@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token usage: estimates of what a request will need, and what its reply reports.
 
-Both are read without holding bodies: of a request a few fields, of a reply its beginning and its
+Both are read without keeping bodies: of a request a few fields, of a reply its beginning and its
 end, where `usage` stands in JSON and in the last events of a stream. A quote inside a JSON string
 is escaped, so what a model writes cannot look like a usage; the arguments of a tool can, so of one
 JSON document only its own usage counts.
@@ -20,7 +20,7 @@ from penstock.errors import UsageError
 BYTES_PER_TOKEN = 4  # of English text and of JSON around it
 FILES_TOKENS_MAX = 100_000  # of images and files in one body, whose bytes are no text
 TOKENS_MAX = 10**9  # more than this is no count
-TOLD_TOKENS_MAX = 10**8  # of a reply; more than this nobody believes
+REPORTED_TOKENS_MAX = 10**8  # of a reply; more is not credible
 HEAD_BYTES = 4_096
 TAIL_BYTES = 16_384
 USAGE_BYTES_MAX = 4_096  # of one usage, with all its details
@@ -38,21 +38,21 @@ _LAST_OF_DOCUMENT = re.compile(rb"[^{}\[\]]*\}\s*")  # what may follow the usage
 
 
 class TokensUsed(NamedTuple):
-    """What was read, and what was written."""
+    """Input and output tokens."""
 
     input: int
     output: int
 
 
 class ReportedUsage(NamedTuple):
-    """The same as a reply tells it; None: it does not, or nothing that could be believed."""
+    """Token usage as a reply reports it; None: not reported, or not credible."""
 
     input: int | None
     output: int | None
     total: int | None = None
 
-    def settled(self, expected: TokensUsed) -> tuple[TokensUsed, bool]:
-        """What is to be paid, and whether some of it is only what was expected."""
+    def settle(self, expected: TokensUsed) -> tuple[TokensUsed, bool]:
+        """Return the tokens to be paid, and whether some of them are only estimated."""
         read, written, total = self
         if total and not read and not written:  # how much of it was the dearer half?
             written = min(expected.output, total)
@@ -73,7 +73,7 @@ NO_USAGE = ReportedUsage(None, None)
 
 
 class RequestFields(msgspec.Struct, frozen=True, gc=False):
-    """What a request's body says about itself; values of other types are as good as none."""
+    """The fields of a request's body that matter; values of other types are ignored."""
 
     model: object = None
     max_tokens: object = None
@@ -83,7 +83,7 @@ class RequestFields(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def output_tokens(self) -> int | None:
-        """The most that it may answer; None: it does not say."""
+        """The most tokens that it may answer with; None: it does not say."""
         for value in (self.max_completion_tokens, self.max_output_tokens, self.max_tokens):
             if (count := _count(value)) is not None:
                 return min(count * max(_count(self.n) or 1, 1), TOKENS_MAX)
@@ -116,7 +116,7 @@ _document = msgspec.json.Decoder(_Document)
 
 
 def check_tokens(what: str, tokens: object) -> None:
-    """Refuse what is no count; budgets would never recover from it."""
+    """Refuse what is no count of tokens; budgets would never recover from it."""
     if _count(tokens) is None:
         raise UsageError(
             f"{what} is a whole number of tokens from 0 to {TOKENS_MAX:,}, got {tokens!r:.200}."
@@ -124,7 +124,7 @@ def check_tokens(what: str, tokens: object) -> None:
 
 
 def read_request(body: bytes | None) -> RequestFields:
-    """The few fields that matter of a JSON body; nothing of any other."""
+    """Read the few fields that matter of a JSON body; nothing of any other."""
     if not body or body.lstrip()[:1] != b"{":
         return _NO_FIELDS
     try:
@@ -134,7 +134,7 @@ def read_request(body: bytes | None) -> RequestFields:
 
 
 def prompt_tokens(body: bytes | None) -> int:
-    """About how many tokens a request's body is.
+    """Estimate the tokens of a request's body.
 
     Text counts by its length, however long. Images and files in it do not: what they cost has
     little to do with their bytes.
@@ -157,7 +157,7 @@ def _is_file(part: bytes) -> bool:
 
 
 class TokenEstimate:
-    """Guesses what a request will need; learns what answers cost where requests do not say."""
+    """Estimates what a request will need; learns what answers cost where requests do not say."""
 
     __slots__ = ("_mean_output",)
 
@@ -165,16 +165,16 @@ class TokenEstimate:
         self._mean_output = 0.0
 
     def of(self, body: bytes | None, asked: RequestFields) -> int:
-        """Tokens of the prompt, and the most that may be answered."""
+        """Return the tokens of the prompt and of the longest answer."""
         return sum(self.parts(body, asked))
 
     def parts(self, body: bytes | None, asked: RequestFields) -> TokensUsed:
-        """The same, one by one."""
+        """Return both, one by one."""
         output = asked.output_tokens
         return TokensUsed(prompt_tokens(body), int(self._mean_output) if output is None else output)
 
     def learn(self, prompt: int, used: int) -> None:
-        """A reply told its usage; the tokens of its request were guessed to be so many."""
+        """Learn from a reply's usage; the tokens of its request were estimated to be so many."""
         output = max(0, used - prompt)
         self._mean_output += 0.1 * (output - self._mean_output)
 
@@ -196,7 +196,7 @@ class UsageReader:
             self._tail = self._tail[-TAIL_BYTES:]
 
     def tokens(self) -> int | None:
-        """What the reply counts; None: nothing that can be read."""
+        """Return the tokens that rate limits count; None: the reply reports none."""
         most = self._most()
         if (total := most.get("total_tokens")) is not None:
             return total
@@ -205,7 +205,7 @@ class UsageReader:
         return sum(counted) if is_whole and most else None
 
     def used(self) -> ReportedUsage:
-        """The same, one by one, for money."""
+        """Return the tokens that are paid for, one by one."""
         most = self._most()
         read = [most[name] for name in _INPUT if name in most]
         if "prompt_tokens" in most:
@@ -214,19 +214,19 @@ class UsageReader:
         return ReportedUsage(_sum(read), output, most.get("total_tokens"))
 
     def _most(self) -> dict[str, int | None]:
-        """The most that each field says; None: at last it says nothing that can be believed."""
+        """Return the highest value of each field; None: its last one is not credible."""
         most: dict[str, int | None] = {}
         for usage in self._usages():
             for field in usage.__struct_fields__:
                 said = getattr(usage, field)
                 if said is None:
                     continue
-                count = _count(said, TOLD_TOKENS_MAX)
+                count = _count(said, REPORTED_TOKENS_MAX)
                 most[field] = None if count is None else max(count, most.get(field) or 0)
         return most
 
     def _usages(self) -> list[_Usage]:
-        """All of a stream; of a document its own, if it can be told from what is inside."""
+        """Return all usages of a stream; of a document its own, if it can be recognised."""
         head, tail = self._head, self._tail
         if head.lstrip()[:1] == b"{":
             own = _whole(tail) if tail.startswith(head) else _last(tail)
@@ -243,7 +243,7 @@ def _whole(document: bytes) -> _Usage | None:
 
 
 def _last(tail: bytes) -> _Usage | None:
-    """The usage after which a document only ends."""
+    """Return the usage after which a document only ends."""
     start = tail.rfind(b'"usage"')
     found = _USAGE.match(tail, max(start, 0))
     end = None if found is None else _object_end(tail, found.end())
@@ -264,7 +264,7 @@ def _usages(part: bytes) -> Iterator[_Usage]:
 
 
 def _object_end(part: bytes, start: int) -> int | None:
-    """Where a JSON object ends whose strings hold no braces; None: it is cut off, or endless."""
+    """Return where a JSON object without braces in strings ends; None: truncated, or too long."""
     depth = 0
     for brace in _BRACE.finditer(part, start, start + USAGE_BYTES_MAX):
         depth += 1 if brace[0] == b"{" else -1

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import Context, Penstock
-from penstock.requests.host_check import HOSTS_TOLD, HostCheck
+from penstock.requests.host_check import WARNINGS_MAX, HostCheck
 from penstock.testing import SimulatedProvider, harness
 
 
@@ -52,7 +52,7 @@ def test_a_request_to_another_host_is_told_once(caplog: pytest.LogCaptureFixture
 def test_another_spelling_of_the_host_is_not_another_host(
     base_url: str | None, host: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    HostCheck("api", base_url).meet(host)
+    HostCheck("api", base_url).check(host)
 
     assert told(caplog) == []
 
@@ -62,7 +62,7 @@ def test_a_provider_that_goes_everywhere_does_not_fill_the_log(
 ) -> None:
     hosts = HostCheck("api", "https://api.example")
 
-    for n in range(10 * HOSTS_TOLD):
-        hosts.meet(f"h{n}.example")
+    for n in range(10 * WARNINGS_MAX):
+        hosts.check(f"h{n}.example")
 
-    assert len(told(caplog)) == HOSTS_TOLD
+    assert len(told(caplog)) == WARNINGS_MAX

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.requests import usage
 from penstock.requests.usage import (
     FILES_TOKENS_MAX,
-    TOLD_TOKENS_MAX,
+    REPORTED_TOKENS_MAX,
     TokenEstimate,
     TokensUsed,
     UsageReader,
@@ -190,7 +190,7 @@ EXPECTED = TokensUsed(50, 200)
 def settled(usage: object, expected: TokensUsed = EXPECTED) -> tuple[int, int, bool]:
     reader = UsageReader()
     reader.feed(json.dumps({"usage": usage}).encode())
-    used, is_estimated = reader.used().settled(expected)
+    used, is_estimated = reader.used().settle(expected)
     return *used, is_estimated
 
 
@@ -206,7 +206,7 @@ def settled(usage: object, expected: TokensUsed = EXPECTED) -> tuple[int, int, b
         ({"prompt_tokens": 10}, (10, 200, True)),
         ({"prompt_tokens": -1, "completion_tokens": 32}, (50, 32, True)),
         ({"input_tokens": 9, "cache_read_input_tokens": {}, "output_tokens": 3}, (50, 3, True)),
-        ({"prompt_tokens": 10, "completion_tokens": TOLD_TOKENS_MAX + 1}, (10, 200, True)),
+        ({"prompt_tokens": 10, "completion_tokens": REPORTED_TOKENS_MAX + 1}, (10, 200, True)),
         ({"prompt_tokens": 2**70, "completion_tokens": 2**70}, (50, 200, True)),
         ({"prompt_tokens": 10, "completion_tokens": [], "total_tokens": 42}, (10, 32, False)),
         ({"completion_tokens": 32, "total_tokens": 42}, (10, 32, False)),

@@ -32,7 +32,7 @@ class _DecodedContent(aiohttp.StreamReader):
         self._pieces: Iterator[bytes] = iter(())
 
     async def _wait(self, func_name: str) -> None:
-        """There is nothing to read: get more of it, or its end."""
+        """Feed more of the body, or its end, when there is nothing to read."""
         try:
             piece = next(self._pieces, None)
             if piece is None:

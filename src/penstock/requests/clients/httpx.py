@@ -159,7 +159,7 @@ class AdmittedTransport:
             raise self.library.ReadTimeout(str(error), request=request) from error
 
     async def aclose(self) -> None:
-        """A client was closed; the connections belong to the run."""
+        """Do nothing: a client was closed, but the connections belong to the run."""
 
     async def __aenter__(self) -> AdmittedTransport:
         return self
@@ -188,7 +188,7 @@ class SyncTransport:
         )
 
     def close(self) -> None:
-        """A client was closed; the connections belong to the run."""
+        """Do nothing: a client was closed, but the connections belong to the run."""
 
     def __enter__(self) -> SyncTransport:
         return self
@@ -356,7 +356,7 @@ class _AsyncBody:
         raise StopAsyncIteration
 
     async def peek(self, count: int) -> bytes:
-        """The beginning of the body, so much or more; it can still be read wholly."""
+        """Return the beginning of the body, so much or more; it can still be read wholly."""
         ahead: deque[bytes] = deque()
         size = 0
         try:
@@ -370,7 +370,7 @@ class _AsyncBody:
         return b"".join(ahead)
 
     async def take(self, most: int) -> tuple[bytes, bool]:
-        """Some of what is left, and whether that was all; for a reader in another thread."""
+        """Return some of what is left, and whether that was all; for a reader in a thread."""
         taken = bytearray()
         async for piece in self:
             taken += piece

@@ -63,7 +63,7 @@ class AdmittedAdapter(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """A session was closed; the connections belong to the run."""
+        """Do nothing: a session was closed, but the connections belong to the run."""
 
 
 def make_session(transport: SyncTransport) -> requests.Session:

@@ -340,10 +340,10 @@ class PaidCall:
         if self._has_key:
             self._calls.delivered(self.key)
 
-    def _answer(self, recorder: BodyRecorder, told: ReportedUsage) -> asyncio.Future[None]:
+    def _answer(self, recorder: BodyRecorder, reported: ReportedUsage) -> asyncio.Future[None]:
         self._is_in_flight = False
         self._recorder, body = None, self._body_to_keep(recorder)
-        used, is_estimated = told.settled(self._expected)
+        used, is_estimated = reported.settle(self._expected)
         answer = Answer(
             self.key,
             self._status,

@@ -218,7 +218,7 @@ def test_usage_is_split_into_what_was_read_and_written(
 ) -> None:
     reader = UsageReader()
     reader.feed(b'{"x":1,"usage":' + usage + b"}")
-    assert reader.used().settled(TokensUsed(9, 0)) == (TokensUsed(*expected), False)
+    assert reader.used().settle(TokensUsed(9, 0)) == (TokensUsed(*expected), False)
 
 
 def test_a_reply_without_a_usage_says_nothing() -> None:
