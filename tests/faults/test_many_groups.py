@@ -124,7 +124,7 @@ def test_f61_memory_grows_with_the_groups_and_goes_with_them() -> None:
         sizes.append(full)
         assert empty < full / 4
 
-    assert sizes[1] < 12 * sizes[0]
+    assert sizes[1] < 20 * sizes[0]  # ten times the groups; hash tables grow in steps
     assert sizes[1] / 5_000 < 4_096  # bytes for each group with one task
 
 
