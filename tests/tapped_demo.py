@@ -12,15 +12,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from penstock.testing.simulated_provider.core import ProviderCore, Visit
+from penstock.testing.simulated_provider.core import OpenCall, ProviderCore
 
 accepted: Counter[str] = Counter()
 served: Counter[str] = Counter()
 refused = 0
-_visit, _finish = ProviderCore.visit, ProviderCore.finish
+_visit, _finish = ProviderCore.begin, ProviderCore.finish
 
 
-def visit(core: ProviderCore, *arguments: Any) -> Visit:
+def visit(core: ProviderCore, *arguments: Any) -> OpenCall:
     global refused
     found = _visit(core, *arguments)
     if found.call.refused:
@@ -30,7 +30,7 @@ def visit(core: ProviderCore, *arguments: Any) -> Visit:
     return found
 
 
-def finish(core: ProviderCore, found: Visit, now: float, *, whole: bool) -> None:
+def finish(core: ProviderCore, found: OpenCall, now: float, *, whole: bool) -> None:
     if whole and found.call.ended_seconds is None and not found.call.refused:
         served[found.request.body.decode()] += 1
     _finish(core, found, now, whole=whole)
@@ -39,7 +39,7 @@ def finish(core: ProviderCore, found: Visit, now: float, *, whole: bool) -> None
 if __name__ == "__main__":
     from penstock_command import run
 
-    ProviderCore.visit = visit  # type: ignore[method-assign,assignment]
+    ProviderCore.begin = visit  # type: ignore[method-assign,assignment]
     ProviderCore.finish = finish  # type: ignore[method-assign,assignment]
     try:
         run()

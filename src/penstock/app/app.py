@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.app.build import BuildOptions
     from penstock.app.queue import Queue
     from penstock.app.run import Runner
-    from penstock.config.load import Loaded
+    from penstock.config.load import LoadedSettings
     from penstock.config.settings import Settings
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
     from penstock.outputs.root import OutputRoot
@@ -520,11 +520,11 @@ class Penstock:
         flags: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] | None = None,
         folder: Path | None = None,
-    ) -> Loaded:
+    ) -> LoadedSettings:
         """All settings of this app, with where each came from; refuses what counts nothing."""
         return self._queue.load(flags, environ, folder)
 
-    def store_url(self, loaded: Loaded) -> str:
+    def store_url(self, loaded: LoadedSettings) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""
         return self._queue.store_url(loaded)
 
@@ -546,7 +546,7 @@ class Penstock:
         """Keep slices in a root that is known already."""
         self._queue.use_root(root)
 
-    def root(self, loaded: Loaded) -> OutputRoot:
+    def root(self, loaded: LoadedSettings) -> OutputRoot:
         """Where slices are kept; made if it is not there."""
         return self._queue.root(loaded)
 

@@ -17,7 +17,7 @@ from penstock.app.dataset_reader import CommittedSlices, found_root, new_root
 from penstock.app.registry import Registry
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.budgets import check_budgets
-from penstock.config.load import Loaded, load_settings
+from penstock.config.load import LoadedSettings, load_settings
 from penstock.config.provider_policy import check_providers
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
@@ -59,7 +59,7 @@ class Queue:
         flags: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] | None = None,
         folder: Path | None = None,
-    ) -> Loaded:
+    ) -> LoadedSettings:
         """All settings of the app, with where each came from; refuses what counts nothing."""
         registry = self._registry
         loaded = load_settings(
@@ -81,7 +81,7 @@ class Queue:
             registry.preflights, registry.schedules, registry.dimensions, settings, now
         )
 
-    def store_url(self, loaded: Loaded) -> str:
+    def store_url(self, loaded: LoadedSettings) -> str:
         """Where the store is, with its password if it has one: to connect with, not to print."""
         named = loaded.settings.store
         return default_store_url(self._registry.name) if named is None else named.reveal()
@@ -128,7 +128,7 @@ class Queue:
         """Keep slices in a root that is known already."""
         self._root = root
 
-    def root(self, loaded: Loaded) -> OutputRoot:
+    def root(self, loaded: LoadedSettings) -> OutputRoot:
         """Where slices are kept; made if it is not there."""
         return self._root or new_root(loaded.settings, SystemIds())
 

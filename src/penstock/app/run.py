@@ -17,8 +17,8 @@ from penstock.app.registry import Registry
 from penstock.builds.build import Build, EmbeddedBuild
 from penstock.builds.locks import LockHeartbeat, LockHolder
 from penstock.clock import SystemClock, to_micros
-from penstock.config.find_app import address_of
-from penstock.config.load import Loaded
+from penstock.config.find_app import import_path_of
+from penstock.config.load import LoadedSettings
 from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
@@ -82,14 +82,14 @@ class Runner:
         )
         return await self._work(loaded, options, {**tasks, **registry.schedules}, plan, start)
 
-    def _loaded(self, slots: int | None) -> Loaded:
+    def _loaded(self, slots: int | None) -> LoadedSettings:
         loaded = self._queue.load({} if slots is None else {"--slots": slots})
         wiring.check_dimensions(loaded, self._registry.all_tasks)
         return loaded
 
     async def _work(
         self,
-        loaded: Loaded,
+        loaded: LoadedSettings,
         options: wiring.RunOptions,
         tasks: Mapping[str, Task[..., Any]],
         plan: DaemonPlan | None = None,
@@ -195,5 +195,5 @@ class Runner:
         """How other processes get at this app; None if no task asks for one."""
         if all(task.kind != PROCESS for task in self._registry.all_tasks.values()):
             return None
-        address = address_of(self._app, self._registry.name)
+        address = import_path_of(self._app, self._registry.name)
         return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))

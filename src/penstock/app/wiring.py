@@ -16,7 +16,7 @@ from penstock.builds.slice import SliceKind, SliceTask, StepKind, StepTask
 from penstock.builds.slice_inputs import SliceReader
 from penstock.clock import Clock, SystemClock
 from penstock.config.budgets import budgets_of, prices_of
-from penstock.config.load import Loaded, dotted
+from penstock.config.load import LoadedSettings, dotted
 from penstock.config.provider_policy import (
     idempotency_header,
     provider_policies,
@@ -65,7 +65,7 @@ log = logging.getLogger("penstock.limits")
 log_worker = logging.getLogger("penstock.worker")
 
 
-def check_dimensions(loaded: Loaded, tasks: Mapping[str, Task[..., Any]]) -> None:
+def check_dimensions(loaded: LoadedSettings, tasks: Mapping[str, Task[..., Any]]) -> None:
     """Refuse limits of a dimension that no task has but for a slip of the pen.
 
     One that is like no other is let through, since a file or a script may serve several apps; if it

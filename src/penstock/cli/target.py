@@ -16,7 +16,7 @@ import typer
 
 from penstock.app.app import Penstock
 from penstock.config.find_app import find_app
-from penstock.config.load import PENSTOCK_TOML, Loaded, load_settings
+from penstock.config.load import PENSTOCK_TOML, LoadedSettings, load_settings
 from penstock.errors import PenstockError, StoreMissing, UsageError
 from penstock.model.run import RunPart
 from penstock.model.worker import responsive_workers
@@ -122,7 +122,7 @@ class Target:
         """From options as a command has them (`app`, `store`, …); None: not given."""
         return cls({f"--{name}": value for name, value in options.items() if value is not None})
 
-    def configured(self) -> Loaded:
+    def configured(self) -> LoadedSettings:
         """What flags, environment and files say; the app is not imported."""
         return load_settings(self.flags, os.environ, self.folder, {})
 
@@ -172,7 +172,7 @@ class Target:
         finally:
             app.close()
 
-    def store(self) -> tuple[str, Loaded]:
+    def store(self) -> tuple[str, LoadedSettings]:
         """Where the store is; the app is imported only if nothing else names it."""
         loaded = self.configured()
         if loaded.settings.store is not None:
@@ -194,7 +194,7 @@ class Target:
             store.close()
 
     def _open(
-        self, url: str, loaded: Loaded, *, reading_will_do: bool = False, make: bool = True
+        self, url: str, loaded: LoadedSettings, *, reading_will_do: bool = False, make: bool = True
     ) -> Store:
         return open_store(
             url,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from penstock.config.load import BUDGET, DEFAULT, Loaded, dotted, nearest_known
+from penstock.config.load import BUDGET, DEFAULT, LoadedSettings, dotted, nearest_known
 from penstock.config.settings import ProviderSettings, ScopeBudget, Settings, SpanBudget, micros_of
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import Task
@@ -70,7 +70,7 @@ def unpriced_providers(settings: Settings) -> list[str]:
     ]
 
 
-def check_budgets(loaded: Loaded, tasks: Tasks, providers: Mapping[str, Provider]) -> None:
+def check_budgets(loaded: LoadedSettings, tasks: Tasks, providers: Mapping[str, Provider]) -> None:
     """Refuse budgets that would count nothing, or dollars without a known price."""
     settings = loaded.settings
     paid = {name for name in providers if _of(settings, name).paid}

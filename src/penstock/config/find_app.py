@@ -130,7 +130,7 @@ def _only(module: ModuleType, name: str, kind: type[T]) -> T:
     return next(iter(found.values()))[1]
 
 
-def address_of(app: object, name: str) -> str:
+def import_path_of(app: object, name: str) -> str:
     """How another process can import this very app: `module:attribute`, or a file."""
     for module_name, module in list(sys.modules.items()):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):

@@ -147,7 +147,7 @@ LIMIT_FLAG = "--limit"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """Settings, and for every field where its value came from."""
 
     settings: Settings
@@ -168,7 +168,7 @@ def load_settings(
     environ: Mapping[str, str],
     folder: Path,
     code: Mapping[str, object],
-) -> Loaded:
+) -> LoadedSettings:
     """Merge what everybody says; the earlier of flag, environment, file, code and default wins.
 
     Args:
@@ -194,16 +194,16 @@ def load_settings(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigError(_sentence(first, said)) from None
-    return Loaded(settings, _sources(settings, said))
+    return LoadedSettings(settings, _sources(settings, said))
 
 
-def overlaid(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+def merge_tables(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Tables over tables: what both say, the upper one says."""
     both = dict(below)
     for name, value in above.items():
         under = both.get(name)
         if isinstance(value, Mapping) and isinstance(under, Mapping):
-            both[name] = overlaid(under, value)
+            both[name] = merge_tables(under, value)
         else:
             both[name] = value
     return both

@@ -13,7 +13,7 @@ from penstock.admission.requests.policy import (
     ProviderPolicy,
     RequestCaps,
 )
-from penstock.config.load import DEFAULT, Loaded, dotted, nearest_known
+from penstock.config.load import DEFAULT, LoadedSettings, dotted, nearest_known
 from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import Task
@@ -27,7 +27,7 @@ _DEFINITION = "app.provider(...)"
 
 
 def check_providers(
-    loaded: Loaded, tasks: Mapping[str, Task[..., Any]], providers: Mapping[str, Provider]
+    loaded: LoadedSettings, tasks: Mapping[str, Task[..., Any]], providers: Mapping[str, Provider]
 ) -> None:
     """Refuse settings about, and tasks of, a provider that the app does not define."""
     for name in loaded.settings.providers.keys() - providers.keys():

@@ -16,7 +16,7 @@ from penstock.config.load import (
     DEFAULT,
     PENSTOCK_TOML,
     PYPROJECT_TOML,
-    Loaded,
+    LoadedSettings,
     dotted,
     is_secret,
     walk,
@@ -36,7 +36,7 @@ _ABOVE: dict[str, tuple[str, ...]] = {PENSTOCK_TOML: (), PYPROJECT_TOML: ("tool"
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedSetting:
     """One setting as it may be shown: without secrets."""
 
     name: str
@@ -45,7 +45,7 @@ class Listed:
     line: int | None  # in the file that is the source, where it could be found
 
 
-def list_settings(loaded: Loaded, folder: Path) -> list[Listed]:
+def list_settings(loaded: LoadedSettings, folder: Path) -> list[ListedSetting]:
     """Every setting, in the order of the model."""
     texts = {name: _text(folder / name) for name in _ABOVE}
     listed = []
@@ -54,7 +54,7 @@ def list_settings(loaded: Loaded, folder: Path) -> list[Listed]:
         source = loaded.sources[name]
         text = texts.get(source)
         line = None if text is None else line_of(text, (*_ABOVE[source], *path))
-        listed.append(Listed(name, _shown(name, value), source, line))
+        listed.append(ListedSetting(name, _shown(name, value), source, line))
     return listed
 
 

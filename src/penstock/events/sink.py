@@ -38,7 +38,7 @@ class LogEvents:
         )
 
 
-def wanted() -> bool:
+def is_logged() -> bool:
     """Whether the log shows debug lines of events."""
     return log.isEnabledFor(logging.DEBUG)
 
@@ -76,26 +76,26 @@ class EventStream(Generic[E]):
         self._is_holding = False
         self.sequence = 0
         #: Whether a sink wants every step of every task; what is kept in memory does not.
-        self.tells_steps = any(not isinstance(sink, RecentEvents) for sink in self._sinks)
+        self.wants_steps = any(not isinstance(sink, RecentEvents) for sink in self._sinks)
         #: The only listener, if it keeps in memory: it calls nobody back, nothing is held for it.
         self._keep: Callable[[E], None] | None = None
-        if len(self._calls) == 1 and not self.tells_steps:
+        if len(self._calls) == 1 and not self.wants_steps:
             self._keep = self._calls[0]
 
     @property
-    def is_heard(self) -> bool:
+    def has_sinks(self) -> bool:
         """Whether anybody listens."""
         return bool(self._calls)
 
     def hold(self) -> bool:
-        """Keep what is emitted until `let_go`; False if somebody does already, and lets go."""
+        """Keep what is emitted until `flush`; False if somebody does already, and flushes."""
         if self._is_holding:
             return False
         self._is_holding = True
         return True
 
-    def let_go(self) -> None:
-        """Hand on what was kept."""
+    def flush(self) -> None:
+        """Deliver what was kept."""
         held = self._held
         self._is_holding = True  # what a listener causes comes after what it heard
         try:
@@ -117,7 +117,7 @@ class EventStream(Generic[E]):
             return
         self._held.append(event)
         if not self._is_holding:
-            self.let_go()
+            self.flush()
 
     def _switch_off(self, call: Callable[[E], None], error: BaseException) -> None:
         index = next((n for n, known in enumerate(self._calls) if known is call), None)
@@ -188,4 +188,4 @@ def _call_of(sink: Callable[[E], None]) -> Callable[[E], None]:
 
 def default_sinks() -> tuple[RecentEvents | LogEvents, ...]:
     """The last events in memory; with debug logging, all of them in the log. For either stream."""
-    return (RecentEvents(), LogEvents()) if wanted() else (RecentEvents(),)
+    return (RecentEvents(), LogEvents()) if is_logged() else (RecentEvents(),)

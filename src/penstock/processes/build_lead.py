@@ -12,7 +12,7 @@ from penstock.app.build import build_scope, build_tasks, typed_request
 from penstock.builds.build import Build, Prepared
 from penstock.builds.locks import LockHolder
 from penstock.clock import Clock, to_micros
-from penstock.config.load import Loaded
+from penstock.config.load import LoadedSettings
 from penstock.definitions.task import Task
 from penstock.errors import InternalError
 from penstock.ids import SystemIds
@@ -29,7 +29,7 @@ class BuildLead:
         self,
         app: Penstock,
         spec: BuildSpec,
-        loaded: Loaded,
+        loaded: LoadedSettings,
         clock: Clock,
         channel: socket.socket,
         run_id: str,
@@ -99,7 +99,7 @@ def check(app: Penstock, spec: BuildSpec, now: int) -> None:
     check_build(app.registry.dataset_specs, typed_request(app.datasets, spec, now), now)
 
 
-def tasks_of(app: Penstock, spec: BuildSpec, loaded: Loaded) -> dict[str, Task[..., Any]]:
+def tasks_of(app: Penstock, spec: BuildSpec, loaded: LoadedSettings) -> dict[str, Task[..., Any]]:
     """What every worker of a build serves."""
     names = closure(app.registry.dataset_specs, spec.targets)
     return build_tasks(app.datasets, app.root(loaded), names)

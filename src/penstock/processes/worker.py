@@ -35,7 +35,7 @@ from penstock.app.daemon import checked_values
 from penstock.app.dataset_reader import found_root
 from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.config.find_app import find_app
-from penstock.config.load import Loaded, load_settings
+from penstock.config.load import LoadedSettings, load_settings
 from penstock.config.settings import Settings
 from penstock.definitions.task import Task
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
@@ -285,7 +285,7 @@ class WorkerProcess:
 
     order: protocol.WorkerOrder
     app: Penstock
-    loaded: Loaded
+    loaded: LoadedSettings
     plan: DaemonPlan | None  # of preflights and schedules
     table: SlotTable
     channel: socket.socket  # to the supervisor

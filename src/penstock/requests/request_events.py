@@ -26,7 +26,7 @@ class RequestEventEmitter:
         self._pending = core.pending_events
         self._events = events
         self._run = Correlation(run_id)
-        self.is_on = core.pending_events.is_on = events.is_heard
+        self.is_on = core.pending_events.is_on = events.has_sinks
 
     def decided(self, decision: RequestAdmissionDecision) -> None:
         """Emit the decision on a request that does not wait."""
@@ -44,7 +44,7 @@ class RequestEventEmitter:
     def acquired_at_once(self, lease: RequestAdmissionLease) -> None:
         """Emit a permit that was granted without waiting."""
         self.flush()
-        if self._events.tells_steps:
+        if self._events.wants_steps:
             self._emit(Kind.REQUEST_WAIT_STARTED, lease.item)
             self._emit(Kind.REQUEST_WAIT_COMPLETED, lease.item, None, {"seconds": 0.0})
             self._acquired(lease)
@@ -73,14 +73,14 @@ class RequestEventEmitter:
 
     def sent(self, lease: RequestAdmissionLease) -> None:
         """Emit that a request with a lease is sent."""
-        if self._events.tells_steps:
+        if self._events.wants_steps:
             self._emit(Kind.MODEL_REQUEST_STARTED, lease.item, None, None, lease.lease_id)
 
     def ended(
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, facts: dict[str, float]
     ) -> None:
         """Emit the end of a request; to be called before its lease is released."""
-        if self._events.tells_steps:
+        if self._events.wants_steps:
             if outcome.tokens_used is not None:
                 facts["tokens"] = float(outcome.tokens_used)
             if outcome.retry_after_seconds is not None:
@@ -97,7 +97,7 @@ class RequestEventEmitter:
         self, lease: RequestAdmissionLease, outcome: RequestReleaseOutcome, result: ReleaseResult
     ) -> None:
         self.flush()
-        if result.released and self._events.tells_steps:
+        if result.released and self._events.wants_steps:
             self._emit(
                 Kind.REQUEST_LEASE_RELEASED,
                 lease.item,
@@ -120,7 +120,7 @@ class RequestEventEmitter:
                 )
 
     def _acquired(self, lease: RequestAdmissionLease) -> None:
-        if self._events.tells_steps:
+        if self._events.wants_steps:
             numbers = {
                 "limit": float(lease.current_adaptive_limit),
                 "effective_max": float(lease.effective_max),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.config.load import Loaded, dotted, nearest_known
+from penstock.config.load import LoadedSettings, dotted, nearest_known
 from penstock.config.settings import Settings
 from penstock.definitions.partitions import Partitions, Spec, UnitPayload
 from penstock.definitions.preflight import Preflight
@@ -25,7 +25,7 @@ from penstock.planning.units import (
 )
 
 
-def check_partitions(loaded: Loaded, dimensions: Mapping[str, Partitions[Any]]) -> None:
+def check_partitions(loaded: LoadedSettings, dimensions: Mapping[str, Partitions[Any]]) -> None:
     """Refuse settings about partitions that the app does not define, or defines in code."""
     for name in loaded.settings.partitions:
         path = dotted(("partitions", name))

@@ -25,7 +25,7 @@ from penstock.builds.build import Build, EmbeddedBuild
 from penstock.builds.locks import LockHolder
 from penstock.clock import Duration, to_micros, to_seconds
 from penstock.config.budgets import check_budgets
-from penstock.config.load import load_settings, overlaid
+from penstock.config.load import load_settings, merge_tables
 from penstock.config.provider_policy import check_providers
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset, Moment
@@ -523,7 +523,7 @@ def harness(
     """
     _refuse_running_loop()
     with TemporaryDirectory() as nowhere:  # no files: a test means the same everywhere
-        said = overlaid({"providers": app.registry.code_settings["providers"]}, settings or {})
+        said = merge_tables({"providers": app.registry.code_settings["providers"]}, settings or {})
         loaded = load_settings({}, {}, Path(nowhere), said)
     check_providers(loaded, app.registry.all_tasks, app.providers)
     check_budgets(loaded, app.registry.all_tasks, app.providers)

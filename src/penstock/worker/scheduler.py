@@ -86,7 +86,7 @@ class AsyncTaskScheduler:
         finally:
             self._is_turning = False
             if holds:
-                self._events.let_go()
+                self._events.flush()
 
     def _turn(self) -> int:
         self._take_in()
@@ -125,7 +125,7 @@ class AsyncTaskScheduler:
         if result.released:
             self.bottleneck.came_back(lease)
             self._wake()
-            if self._events.tells_steps:
+            if self._events.wants_steps:
                 self._events.emit(Kind.TASK_LEASE_RELEASED, correlation)
         else:
             self._events.emit(Kind.RELEASE_DIAGNOSTIC, correlation, result.reason)
@@ -177,7 +177,7 @@ class AsyncTaskScheduler:
         self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation
     ) -> int:
         emit = self._events.emit
-        if self._events.tells_steps:
+        if self._events.wants_steps:
             emit(Kind.SELECTED, correlation)
             emit(Kind.TASK_LEASE_ACQUIRED, correlation)
         try:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import Context, Penstock
 from penstock.config.budgets import budgets_of, prices_of, unpriced_providers
-from penstock.config.load import Loaded, load_settings
+from penstock.config.load import LoadedSettings, load_settings
 from penstock.config.settings import micros_of, parse_dollars, parse_price
 from penstock.config.show import list_settings
 from penstock.errors import ConfigError, UsageError
@@ -55,7 +55,7 @@ def make_app(**options: Any) -> Penstock:
     return app
 
 
-def load(folder: Path, text: str, app: Penstock | None = None, **environ: str) -> Loaded:
+def load(folder: Path, text: str, app: Penstock | None = None, **environ: str) -> LoadedSettings:
     (folder / "penstock.toml").write_text(text)
     return (app or make_app()).load(environ=environ, folder=folder)
 

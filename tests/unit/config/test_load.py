@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.config.load import CODE, FLAGS, Loaded, dotted, load_settings
+from penstock.config.load import CODE, FLAGS, LoadedSettings, dotted, load_settings
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction.secrets import SecretUrl
@@ -26,7 +26,7 @@ def load(
     toml: str | None = None,
     pyproject: str | None = None,
     code: Mapping[str, object] | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     if toml is not None:
         (folder / "penstock.toml").write_text(toml, encoding="utf-8")
     if pyproject is not None:

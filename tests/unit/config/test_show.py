@@ -9,10 +9,10 @@ import pytest
 
 from penstock.config.load import is_secret, load_settings
 from penstock.config.settings import Settings
-from penstock.config.show import Listed, line_of, list_settings
+from penstock.config.show import ListedSetting, line_of, list_settings
 
 
-def listed(folder: Path, **flags: object) -> dict[str, Listed]:
+def listed(folder: Path, **flags: object) -> dict[str, ListedSetting]:
     environ = {"PENSTOCK_RUNTIME__BEAT_SECONDS": "3"}
     names = {f"--{name}": value for name, value in flags.items()}
     loaded = load_settings(names, environ, folder, {"tasks": {"max_attempts": 9}})
@@ -31,23 +31,25 @@ def test_every_source_is_named(tmp_path: Path) -> None:
 
     found = listed(tmp_path, slots=5)
 
-    assert found["runtime.async_slots"] == Listed("runtime.async_slots", 5, "--slots", None)
+    assert found["runtime.async_slots"] == ListedSetting("runtime.async_slots", 5, "--slots", None)
     beat = found["runtime.beat_seconds"]
     assert (beat.value, beat.source) == (3.0, "PENSTOCK_RUNTIME__BEAT_SECONDS")
-    assert found["retention"] == Listed("retention", 86_400.0, "penstock.toml", 2)
-    assert found['limits.host."a.org"'] == Listed('limits.host."a.org"', 2, "penstock.toml", 5)
-    assert found["limits.host.*"] == Listed("limits.host.*", 4, "penstock.toml", 6)
+    assert found["retention"] == ListedSetting("retention", 86_400.0, "penstock.toml", 2)
+    assert found['limits.host."a.org"'] == ListedSetting(
+        'limits.host."a.org"', 2, "penstock.toml", 5
+    )
+    assert found["limits.host.*"] == ListedSetting("limits.host.*", 4, "penstock.toml", 6)
     model = 'providers.ai.models."m 1"'
-    assert found[f"{model}.rpm"] == Listed(f"{model}.rpm", 50.0, "penstock.toml", 8)
-    assert found[f"{model}.tpm"] == Listed(f"{model}.tpm", None, "default", None)
+    assert found[f"{model}.rpm"] == ListedSetting(f"{model}.rpm", 50.0, "penstock.toml", 8)
+    assert found[f"{model}.tpm"] == ListedSetting(f"{model}.tpm", None, "default", None)
     assert found["providers.ai.algorithm"].value == "adaptive"
-    values = Listed("partitions.region", '["eu", "us"]', "penstock.toml", 10)
+    values = ListedSetting("partitions.region", '["eu", "us"]', "penstock.toml", 10)
     assert found["partitions.region"] == values
-    assert found["durability"] == Listed("durability", "normal", "pyproject.toml", 4)
+    assert found["durability"] == ListedSetting("durability", "normal", "pyproject.toml", 4)
     threads = found["runtime.thread_slots"]
     assert (threads.value, threads.source, threads.line) == (7, "pyproject.toml", 5)
     assert found["tasks.max_attempts"].source == "the app's code"
-    assert found["tasks.timeout"] == Listed("tasks.timeout", 3600.0, "default", None)
+    assert found["tasks.timeout"] == ListedSetting("tasks.timeout", 3600.0, "default", None)
     for name in Settings.model_fields:
         assert any(one == name or one.startswith(f"{name}.") for one in found), name
 

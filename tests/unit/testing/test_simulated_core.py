@@ -19,7 +19,7 @@ from penstock.testing import (
     Window,
 )
 from penstock.testing.simulated_provider import Ending
-from penstock.testing.simulated_provider.core import Answer, ProviderCore, Script, Visit
+from penstock.testing.simulated_provider.core import Answer, OpenCall, ProviderCore, Script
 
 WALL = 1_700_000_000.0
 
@@ -40,22 +40,22 @@ class Desk:
 
     def call(
         self, at: float = 0.0, path: str = "/x", body: bytes = b"", method: str = "GET"
-    ) -> Visit:
-        return self.core.visit(method, path, {}, body, 50.0 + at, WALL + at)
+    ) -> OpenCall:
+        return self.core.begin(method, path, {}, body, 50.0 + at, WALL + at)
 
-    def chat(self, at: float = 0.0, **fields: object) -> Visit:
+    def chat(self, at: float = 0.0, **fields: object) -> OpenCall:
         asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}], **fields}
         return self.call(at, "/v1/chat/completions", msgspec.json.encode(asked), "POST")
 
-    def end(self, visit: Visit, at: float = 0.0, *, whole: bool = True) -> None:
+    def end(self, visit: OpenCall, at: float = 0.0, *, whole: bool = True) -> None:
         self.core.finish(visit, 50.0 + at, whole=whole)
 
 
-def header(visit: Visit, name: str) -> str | None:
+def header(visit: OpenCall, name: str) -> str | None:
     return dict(visit.reply.headers).get(name)
 
 
-def content(visit: Visit) -> bytes:
+def content(visit: OpenCall) -> bytes:
     return b"".join(part.data for part in visit.reply.parts)
 
 

@@ -11,7 +11,7 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT
 from penstock.config.settings import PLAIN_NUMBERS
-from penstock.config.show import Listed, list_settings
+from penstock.config.show import ListedSetting, list_settings
 from penstock.errors import AppNotFound
 from penstock.terminal_text import escaped, format_table, one_line, print_document, say, warn
 
@@ -42,7 +42,7 @@ def show(app: AppOption = None, store: StoreOption = None, as_json: JsonOption =
         say(line)
 
 
-def listed(target: Target) -> list[Listed]:
+def listed(target: Target) -> list[ListedSetting]:
     """All settings; what the app says in code is among them if it can be imported."""
     loaded, url = target.configured(), None
     named = loaded.settings.app
@@ -63,7 +63,7 @@ def listed(target: Target) -> list[Listed]:
     ]
 
 
-def _value(one: Listed) -> str:
+def _value(one: ListedSetting) -> str:
     if one.value is None:
         return "-"
     if isinstance(one.value, float):
@@ -72,5 +72,5 @@ def _value(one: Listed) -> str:
     return escaped(str(one.value))
 
 
-def _source(one: Listed) -> str:
+def _source(one: ListedSetting) -> str:
     return one.source if one.line is None else f"{one.source}, line {one.line}"

@@ -19,7 +19,7 @@ from penstock.cli.app_inspect import AppFacts, outline_of, probe_app
 from penstock.cli.lazy_command import Invocation
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.config.find_app import DEFAULT_FILE
-from penstock.config.load import DEFAULT, Loaded
+from penstock.config.load import DEFAULT, LoadedSettings
 from penstock.errors import ConfigError, OutputFailed, UsageError
 from penstock.model.job import SLICE
 from penstock.model.views import Finding, QueueFacts, healthy, problem
@@ -106,7 +106,7 @@ class Diagnosis:
                 yield budget_finding(self._facts.budgets, self._facts.unpriced)
         yield from self._stores(loaded)
 
-    def _settings(self) -> tuple[Loaded | None, Finding]:
+    def _settings(self) -> tuple[LoadedSettings | None, Finding]:
         try:
             loaded = self._target.configured()
         except ConfigError as error:
@@ -114,7 +114,7 @@ class Diagnosis:
         said = sorted({source for source in loaded.sources.values() if source != DEFAULT})
         return loaded, healthy("settings", f"from {', '.join(said)}" if said else "all defaults")
 
-    def _app(self, loaded: Loaded) -> Finding:
+    def _app(self, loaded: LoadedSettings) -> Finding:
         named = loaded.settings.app or DEFAULT_FILE
         flags = {name: str(value) for name, value in self._target.flags.items()}
         self._facts = self._import_app(flags, self._target.folder, named)
@@ -127,7 +127,7 @@ class Diagnosis:
             warn_of_traceback(self._facts.details)
         return problem("app", self._facts.problem)
 
-    def _stores(self, loaded: Loaded | None) -> Iterator[Finding]:
+    def _stores(self, loaded: LoadedSettings | None) -> Iterator[Finding]:
         for url in self._urls(loaded):
             try:
                 checkup = store_checkup(url, folder=self._target.folder, full=self._full)
@@ -147,7 +147,7 @@ class Diagnosis:
     def _known_tasks(self) -> tuple[str, ...]:
         return (*self._facts.tasks, *(f"{SLICE}{name}" for name in self._facts.datasets))
 
-    def _root(self, loaded: Loaded, facts: QueueFacts) -> Finding:
+    def _root(self, loaded: LoadedSettings, facts: QueueFacts) -> Finding:
         path = root_folder(loaded.settings, self._target.folder)
         try:
             root = found_root(loaded.settings, self._target.folder)
@@ -155,7 +155,7 @@ class Diagnosis:
             return problem("output root", str(error))
         return root_finding(str(path), None if root is None else root.id, facts)
 
-    def _urls(self, loaded: Loaded | None) -> list[str]:
+    def _urls(self, loaded: LoadedSettings | None) -> list[str]:
         """The store, or the candidates if neither settings nor app can be read."""
         named = self._target.flags.get("--store")
         if loaded is not None:

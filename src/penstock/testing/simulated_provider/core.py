@@ -24,7 +24,7 @@ from penstock.testing.simulated_provider.rules import (
     RateState,
     Reply,
     SimulatedRequest,
-    begin,
+    begin_rate,
     bytewise,
     first_half,
 )
@@ -67,7 +67,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class OpenCall:
     """A call that is being answered; `ProviderCore.finish` ends it."""
 
     request: SimulatedRequest
@@ -97,7 +97,7 @@ class ProviderCore:
         self.counts = Counts()
         self.log: list[Call] = []
 
-    def visit(
+    def begin(
         self,
         method: str,
         target: str,
@@ -105,7 +105,7 @@ class ProviderCore:
         body: bytes,
         now: float,
         wall: float,
-    ) -> Visit:
+    ) -> OpenCall:
         """A call arrives: how it will be answered."""
         if self._began is None:
             self._began = now
@@ -127,26 +127,26 @@ class ProviderCore:
             in_flight=in_flight,
             in_flight_max=max(in_flight, self.counts.in_flight_max),
         )
-        return Visit(request, reply, call)
+        return OpenCall(request, reply, call)
 
-    def finish(self, visit: Visit, now: float, *, whole: bool) -> None:
+    def finish(self, opened: OpenCall, now: float, *, whole: bool) -> None:
         """The answer was sent to its end, or (not whole) somebody left before that; once."""
-        call, counts = visit.call, self.counts
+        call, counts = opened.call, self.counts
         if call.ended_seconds is not None:
             return
         call.ended_seconds = now - (self._began or 0.0)
         call.whole = whole
-        status = visit.reply.status
+        status = opened.reply.status
         if call.refused:
             self.counts = replace(counts, refused=counts.refused + 1)
             return
         counts = replace(counts, in_flight=counts.in_flight - 1)
-        if visit.reply.ending is Ending.RESET and whole:
+        if opened.reply.ending is Ending.RESET and whole:
             self.counts = replace(counts, broken=counts.broken + 1)
         elif not whole:
             self.counts = replace(counts, abandoned=counts.abandoned + 1)
         elif status is not None and status < 400:
-            tokens = counts.tokens + visit.reply.tokens
+            tokens = counts.tokens + opened.reply.tokens
             self.counts = replace(counts, served=counts.served + 1, tokens=tokens)
         else:
             self.counts = replace(counts, failed=counts.failed + 1)
@@ -169,7 +169,7 @@ class ProviderCore:
                 self._rates.pop(name, None)
                 self._of_rates.pop(name, None)
             elif self._of_rates.get(name) != rate:
-                self._rates[name] = begin(rate, now)
+                self._rates[name] = begin_rate(rate, now)
                 self._of_rates[name] = rate
 
     def _decide(self, request: SimulatedRequest, now: float, wall: float) -> tuple[Reply, bool]:

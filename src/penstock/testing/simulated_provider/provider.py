@@ -21,9 +21,9 @@ from penstock.testing.simulated_provider.core import (
     Answer,
     Call,
     Counts,
+    OpenCall,
     ProviderCore,
     Script,
-    Visit,
 )
 from penstock.testing.simulated_provider.rules import Change, Ending, ProviderRules
 from penstock.testing.simulated_provider.server import LoopbackServer
@@ -141,18 +141,18 @@ class SimulatedTransport:
         body = await request.aread()
         headers = {name.lower(): value for name, value in request.headers.items()}
         target = request.url.raw_path.decode("ascii")
-        visit = self._core.visit(
+        opened = self._core.begin(
             request.method, target, headers, body, clock.monotonic(), clock.now()
         )
         patience = (request.extensions.get("timeout") or {}).get("read")
-        answer = _Answer(self._core, visit, clock, library, patience)
+        answer = _Answer(self._core, opened, clock, library, patience)
         await answer.head()
         stream = _stream_class(library)(answer)
-        told = [*visit.reply.headers]
-        if visit.reply.length is not None:
-            told.append(("content-length", str(visit.reply.length)))
+        told = [*opened.reply.headers]
+        if opened.reply.length is not None:
+            told.append(("content-length", str(opened.reply.length)))
         raw = [(name.encode(), value.encode()) for name, value in told]
-        return library.Response(visit.reply.status, headers=raw, stream=stream)
+        return library.Response(opened.reply.status, headers=raw, stream=stream)
 
     async def aclose(self) -> None:
         """There is nothing to close."""
@@ -175,20 +175,20 @@ class _Answer:
     def __init__(
         self,
         core: ProviderCore,
-        visit: Visit,
+        opened: OpenCall,
         clock: Clock,
         library: ModuleType,
         patience: float | None,
     ) -> None:
         self._core = core
-        self._visit = visit
+        self._open = opened
         self._clock = clock
         self._library = library
         self._patience = patience
 
     async def head(self) -> None:
         """Wait for the status line; raises as the library does if none comes."""
-        reply = self._visit.reply
+        reply = self._open.reply
         try:
             await self._wait(reply.wait_seconds)
             if reply.status is None:
@@ -198,7 +198,7 @@ class _Answer:
             raise
 
     async def parts(self) -> AsyncIterator[bytes]:
-        reply = self._visit.reply
+        reply = self._open.reply
         try:
             for part in reply.parts:
                 if part.wait_seconds > 0:
@@ -211,10 +211,10 @@ class _Answer:
             self.finish(whole=False)
 
     def finish(self, *, whole: bool) -> None:
-        self._core.finish(self._visit, self._clock.monotonic(), whole=whole)
+        self._core.finish(self._open, self._clock.monotonic(), whole=whole)
 
     async def _break(self) -> None:
-        if self._visit.reply.ending is Ending.HANG:
+        if self._open.reply.ending is Ending.HANG:
             await self._wait(float("inf"))
         self.finish(whole=True)
         raise self._library.ReadError("The simulated provider has reset the connection.")

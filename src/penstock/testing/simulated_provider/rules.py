@@ -310,7 +310,7 @@ class WindowState:
             self._used = 0.0
 
 
-def begin(rate: Rate, now: float) -> RateState:
+def begin_rate(rate: Rate, now: float) -> RateState:
     """A rate of which nothing is used."""
     if isinstance(rate, Bucket):
         return BucketState(rate, now)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import SystemClock
-from penstock.testing.simulated_provider.core import ProviderCore, Visit
+from penstock.testing.simulated_provider.core import OpenCall, ProviderCore
 from penstock.testing.simulated_provider.rules import Ending, Part, Reply
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -40,7 +40,7 @@ class RawRequest:
     body: bytes
 
 
-class Incoming:
+class RequestParser:
     """Bytes of a connection; gives whole requests."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class _Connection(asyncio.Protocol):
         self._core = core
         self._clock = SystemClock()
         self._connections = connections
-        self._incoming = Incoming()
+        self._incoming = RequestParser()
         self._writable = asyncio.Event()
         self._writable.set()
         self.answering: asyncio.Task[None] | None = None
@@ -229,7 +229,7 @@ class _Connection(asyncio.Protocol):
         if request is None:
             return
         try:
-            visit = self._core.visit(
+            opened = self._core.begin(
                 request.method,
                 request.target,
                 request.headers,
@@ -245,16 +245,16 @@ class _Connection(asyncio.Protocol):
             self._next()
             return
         bodiless = request.method == "HEAD"
-        self.answering = asyncio.get_running_loop().create_task(self._answer(visit, bodiless))
+        self.answering = asyncio.get_running_loop().create_task(self._answer(opened, bodiless))
 
-    async def _answer(self, visit: Visit, bodiless: bool) -> None:
+    async def _answer(self, opened: OpenCall, bodiless: bool) -> None:
         try:
-            await self._send(visit.reply, bodiless)
-            self._core.finish(visit, self._clock.monotonic(), whole=True)
+            await self._send(opened.reply, bodiless)
+            self._core.finish(opened, self._clock.monotonic(), whole=True)
         finally:
-            self._core.finish(visit, self._clock.monotonic(), whole=False)
+            self._core.finish(opened, self._clock.monotonic(), whole=False)
         self.answering = None
-        if visit.reply.ending is Ending.RESET:
+        if opened.reply.ending is Ending.RESET:
             self._reset()
         elif not self._transport.is_closing():
             self._next()
