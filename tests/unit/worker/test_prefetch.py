@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many jobs wait in the window, in which order, and whose time is over?"""
+"""How many jobs wait in the prefetch window, in which order, and which are given back."""
 
 from __future__ import annotations
 
