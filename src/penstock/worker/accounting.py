@@ -8,7 +8,7 @@ are free while something runs; and who holds what is left, when nothing does.
 `RunRecord` saves the worker's part of the run as soon as it has a name, so that the run is known
 whatever becomes of it; then after a second, two, four, eight, and every ten if anything is new; and
 at its end. So whoever is killed takes little with it. A store that cannot take it hurts nobody: the
-next word has everything that this one had.
+next save has everything that this one had.
 """
 
 from __future__ import annotations
@@ -47,6 +47,19 @@ from penstock.worker.observer import Tick, WorkerObserver
 from penstock.worker.status import StatusRow
 
 ASK_SECONDS = 1.0  # between two questions whether jobs wait for others
+FIRST_SECONDS = 1.0  # between the first two saves of a worker that has something new to record
+SAVE_SECONDS = 10.0  # the most between two; each time it is twice as long
+END_SECONDS = 2.0  # for the last save
+GROUPS_KEPT = 1_000  # whose maxima are known; any group beyond is left out
+GROUPS_SHOWN = 20  # of a plan, those with most tasks first
+MODELS_SHOWN = 50
+NO_TABLES = "this version has no tables, so there are no row groups"
+NO_PROVIDERS = "the app has no providers"
+NOBODY_ASKED = "no request was sent"
+
+_HERE = "this worker"
+
+log = logging.getLogger("penstock.worker")
 
 _RUNNING = Cause(None)
 _STORE = Cause(LimitKind.STORE)
@@ -121,7 +134,7 @@ class BottleneckProbe(WorkerObserver):
                 return _DEPENDENCIES
             return _RUNNING
         if lease_loop.busy or self._core.completer.pending or not goes_on:
-            return _STORE  # it asks, tells, or has no name there
+            return _STORE  # it asks, acknowledges, or is not registered there
         return self._left(lease_loop.paused)
 
     def _denied(self, denied: TaskAdmissionDenied) -> Cause:
@@ -204,7 +217,7 @@ class BottleneckProbe(WorkerObserver):
             self._core.parts.loop.spawn(self._find(find))
 
     async def _find(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Ask the store; what cannot be told now is not said."""
+        """Ask the store; what it cannot answer now is taken as unknown."""
         try:
             await find()
         except StoreError:
@@ -254,16 +267,6 @@ def _states(outlook: Outlook, tasks: Iterable[str]) -> dict[JobState, int]:
     return found
 
 
-GROUPS_KEPT = 1_000  # whose most is known; whoever comes beyond is not told
-GROUPS_SHOWN = 20  # of a plan, those with most tasks first
-MODELS_SHOWN = 50
-NO_TABLES = "this version has no tables, so there are no row groups"
-NO_PROVIDERS = "the app has no providers"
-NOBODY_ASKED = "no request was sent"
-
-_HERE = "this worker"
-
-
 class CapacityRecord(WorkerObserver):
     """Owns the maxima of one worker. Belongs to one loop."""
 
@@ -304,7 +307,7 @@ class CapacityRecord(WorkerObserver):
             self._queued[name] = max(known or 0, group.waiting)
 
     def plan(self, models: Sequence[ModelFigures]) -> AsyncCapacityPlan:
-        """The plan as it stands."""
+        """Configured, current and observed capacity up to now."""
         return AsyncCapacityPlan(self._configured, self._snapshot(models), self._maxima(models))
 
     def _snapshot(self, models: Sequence[ModelFigures]) -> dict[str, CapacityValue]:
@@ -357,15 +360,8 @@ def _by_model(
     return CapacityValue({f"{one.provider}/{one.model}": float(value(one)) for one in shown}, _HERE)
 
 
-FIRST_SECONDS = 1.0  # between the first two words of a worker that has something new to say
-SAVE_SECONDS = 10.0  # the most between two; each time it is twice as long
-END_SECONDS = 2.0  # for its last word
-
-log = logging.getLogger("penstock.worker")
-
-
 class RunRecord(WorkerObserver):
-    """Owns what one worker tells of its run. Belongs to one loop."""
+    """Owns what one worker records of its run. Belongs to one loop."""
 
     def __init__(self, core: WorkerCore, capacity: CapacityRecord) -> None:
         self._core = core
@@ -381,7 +377,7 @@ class RunRecord(WorkerObserver):
         #: A lost lease makes a worker somebody else; its part of the run goes on under one name.
         self._name = WorkerId("")
         self._is_saving = False
-        self._said: object = None
+        self._saved: object = None
         self._cpu_began = clock.cpu()
         self._late_seconds = 0.0  # of the loop
         self._stops: tuple[BudgetStop, ...] = ()  # the budgets that end it
@@ -405,10 +401,10 @@ class RunRecord(WorkerObserver):
             return False
         self._next_monotonic = now + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, SAVE_SECONDS)
-        return self._news() != self._said
+        return self._news() != self._saved
 
     async def save(self, worker: WorkerId, *, over: bool = False) -> None:
-        """Write it down; whatever goes wrong is told, and hurts nobody."""
+        """Write it down; a failure is logged, and hurts nobody."""
         self._name, self._worker = self._name or worker, worker or self._worker
         if not self._name:
             return  # it never was anybody
@@ -417,19 +413,19 @@ class RunRecord(WorkerObserver):
             news, document = self._news(), self.document(over=over)
             part = RunPart(self._config.run_id, self._name, document.told_at, document.encoded())
             await self._core.parts.store.save_run(part)
-            self._said = news
+            self._saved = news
         except Exception as error:
             log.debug("The record of this run was not saved: %r", error)
         finally:
             self._is_saving = False
 
     async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
-        """The worker ends: its last word, if the store takes it soon."""
+        """The worker ends: save for the last time, if the store takes it soon."""
         self._stops = tuple(stops)
         try:
             await asyncio.wait_for(self.save(worker, over=True), END_SECONDS)
         except TimeoutError:
-            log.debug("The last word of this worker about its run was not waited for.")
+            log.debug("The store did not answer in time: the end of this run is not recorded.")
 
     def document(self, *, over: bool = False) -> RunDocument:
         """Everything up to now."""
@@ -461,7 +457,7 @@ class RunRecord(WorkerObserver):
         )
 
     def _news(self) -> object:
-        """What must differ for another word to be worth a write; time alone does not."""
+        """What must differ for another save to be worth a write; time alone does not."""
         charged = sum(c.seconds for c in self._bottleneck.causes() if c.kind is not LimitKind.IDLE)
         totals = self._totals
         return charged, totals.ended, totals.refused, totals.retries, totals.put_back

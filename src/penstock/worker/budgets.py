@@ -47,7 +47,7 @@ class BudgetHold(WorkerObserver):
         self._run_id = run_id
         self._store = store
         self._clock = clock
-        self._held_back = held_back  # is told of each task, once
+        self._held_back = held_back  # called with each task, once
         self.refusals: dict[str, BudgetRefusal] = {}
         self.tasks: frozenset[str] = frozenset()  # those that are held back, here or elsewhere
         self._spans: dict[Budget, str] = {}  # the run or day in which each was used up
@@ -106,7 +106,7 @@ class BudgetHold(WorkerObserver):
         return utc_day(round(self._clock.now() * MICROSECONDS))
 
     async def _spent(self) -> Mapping[Account, Balance] | None:
-        """What the budgets have come to; None if the store cannot tell now."""
+        """What the budgets have come to; None if the store cannot answer now."""
         try:
             found = await self._store.balances(sorted(set(self._spans.values())))
         except StoreError:

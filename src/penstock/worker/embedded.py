@@ -28,6 +28,9 @@ from penstock.worker.worker import Worker
 
 NEW_OBJECTS = 20_000  # between two looks at the young ones
 SWITCH_SECONDS = 0.0005  # after so long a thread that runs lets another one run
+WAITS = "The report of the run has to wait"
+
+log = logging.getLogger("penstock.worker")
 
 
 @contextlib.contextmanager
@@ -44,11 +47,6 @@ def tuned() -> Iterator[None]:
         gc.set_threshold(*thresholds)
         if switches > SWITCH_SECONDS:
             sys.setswitchinterval(switches)
-
-
-WAITS = "The report of the run has to wait"
-
-log = logging.getLogger("penstock.worker")
 
 
 class LeaseTimes(Protocol):
@@ -116,12 +114,12 @@ class EmbeddedRun:
         watch = LoopWatchdog(loop, table, self._clock, worker.name_of)
         beat.start()
         watch.start()
-        telling = loop.create_task(statistics.run())
+        logging_line = loop.create_task(statistics.run())
         try:
             with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop, worker)):
                 await self._until_done(worker)
         finally:
-            telling.cancel()
+            logging_line.cancel()
             watch.stop()
             beat.stop()
             table.close()

@@ -19,6 +19,14 @@ from penstock.stores.protocol import JobStore
 from penstock.stores.retry import Outage
 from penstock.worker.slot_table import SlotTable
 
+MARGIN_SHARE = 0.1  # of the time to live
+MARGIN_MAX_SECONDS = 2.0
+#: The store says that a lease is over, whatever our own clock says: it stands still in a suspended
+#: machine, where the store's does not.
+LOST_MONOTONIC = 0.0
+
+log = logging.getLogger("penstock.beat")
+
 
 class RepeatingThread(ABC):
     """Calls `run_once` every so many seconds in a thread of its own, until it is stopped."""
@@ -44,15 +52,6 @@ class RepeatingThread(ABC):
     def _run(self) -> None:
         while not self._end.wait(self._every_seconds):
             self.run_once()
-
-
-MARGIN_SHARE = 0.1  # of the time to live
-MARGIN_MAX_SECONDS = 2.0
-#: The store says that a lease is over, whatever our own clock says: it stands still in a suspended
-#: machine, where the store's does not.
-LOST_MONOTONIC = 0.0
-
-log = logging.getLogger("penstock.beat")
 
 
 def margin(ttl_seconds: float) -> float:

@@ -2,7 +2,7 @@
 """The statistics line of a run, and the lines about limits that change.
 
 One line in the log and one event every so many seconds, from the store's counters and the rows of
-its workers. The supervisor tells it for its whole run; an embedded run tells it itself.
+its workers. The supervisor logs it for its whole run; an embedded run does so itself.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ from penstock.stores.retry import Outage
 from penstock.stores.store_future import Question, Reply
 
 NAMED_MAX = 4  # limits in one line
-NOTICED_PART = 0.25  # of a limit: so much up or down is news
-NOTICED_MIN = 2  # requests; a limit of one that becomes two is no news
+NOTICED_PART = 0.25  # of a limit: so much up or down is worth a line
+NOTICED_MIN = 2  # requests; a limit of one that becomes two is not
 LINES_AT_ONCE = 10  # lines about limits at the start of a run, or after a quiet time
 LINE_SECONDS = 30.0  # for each further one
+SILENT_MAX = 9  # lines that are left out while nothing changes; the next one is logged
+
+log = logging.getLogger("penstock.statistics")
 
 
 class SeenLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,20 +61,20 @@ class SeenLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seen_limits(workers: Iterable[WorkerView]) -> list[SeenLimit]:
-    """The limits that move, as live workers tell them, by name."""
-    found = {key: _seen(told) for key, told in reported_uses(workers).items()}
+    """The limits that move, as live workers report them, by name."""
+    found = {key: _seen(uses) for key, uses in reported_uses(workers).items()}
     return [one for one in _named(found) if one.moves]
 
 
-def _seen(told: list[ReportedUse]) -> SeenLimit:
-    parts = [one.use for one in told if one.is_own_part]
+def _seen(uses: list[ReportedUse]) -> SeenLimit:
+    parts = [one.use for one in uses if one.is_own_part]
     return SeenLimit(
-        name=told[0].use.provider,
+        name=uses[0].use.provider,
         limit=sum(use.limit for use in parts),
         limit_max=sum(use.limit_max for use in parts),
-        in_flight=sum(one.use.in_flight for one in told),
-        refused=sum(one.use.refused for one in told),
-        cooldown_seconds=max(map(_rest, told)),
+        in_flight=sum(one.use.in_flight for one in uses),
+        refused=sum(one.use.refused for one in uses),
+        cooldown_seconds=max(map(_rest, uses)),
     )
 
 
@@ -98,37 +101,32 @@ def format_limits(seen: list[SeenLimit]) -> list[str]:
 
 
 class LimitChanges:
-    """Owns what was told last of the limits of a run."""
+    """Owns what was last logged of the limits of a run."""
 
     def __init__(self, now: float) -> None:
         self._lines = TokenBucket(1 / LINE_SECONDS, now, LINES_AT_ONCE)
-        self._told: dict[str, int] = {}
+        self._logged: dict[str, int] = {}
         self.seen: list[SeenLimit] = []
 
     def take(self, workers: Iterable[WorkerView], now: float) -> str | None:
         """Look at the rows of workers; what is worth a line of its own, if anything is."""
         self.seen = seen_limits(workers)
-        return self._news(now)
+        return self._line(now)
 
-    def _news(self, now: float) -> str | None:
-        moved = [one for one in self.seen if self._is_news(one)][:NAMED_MAX]
+    def _line(self, now: float) -> str | None:
+        moved = [one for one in self.seen if self._is_noticed(one)][:NAMED_MAX]
         if not moved or self._lines.available(now) < 1:
-            return None  # told later, against what was told last
+            return None  # logged later, against what was logged last
         self._lines.take(now, 1)
-        words = [one.format(self._told.get(one.name)) for one in moved]
-        self._told |= {one.name: one.limit for one in moved}
+        words = [one.format(self._logged.get(one.name)) for one in moved]
+        self._logged |= {one.name: one.limit for one in moved}
         return ", ".join(words)
 
-    def _is_news(self, one: SeenLimit) -> bool:
-        told = self._told.get(one.name)
-        if told is None:
+    def _is_noticed(self, one: SeenLimit) -> bool:
+        last = self._logged.get(one.name)
+        if last is None:
             return True
-        return abs(one.limit - told) >= max(NOTICED_MIN, NOTICED_PART * told)
-
-
-SILENT_MAX = 9  # so many times nothing is said while nothing changes; the next time it is
-
-log = logging.getLogger("penstock.statistics")
+        return abs(one.limit - last) >= max(NOTICED_MIN, NOTICED_PART * last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +225,7 @@ class StatisticsLine:
         return self._store.workers()
 
     def tick(self) -> bool:
-        """Tell it if it is time to and the answers are there; True if something was said."""
+        """Log the line if it is due and the answers are there; True if something was logged."""
         now = self._clock.monotonic()
         if now < self._due_at:
             return False
@@ -249,7 +247,7 @@ class StatisticsLine:
         return self._look(stats, outlook, workers, now)
 
     async def run(self) -> None:
-        """Tell it again and again, on a loop, until it is cancelled."""
+        """Log the line again and again, on a loop, until it is cancelled."""
         while self._every_seconds > 0:
             await self._clock.sleep(self._every_seconds)
             try:
@@ -271,12 +269,10 @@ class StatisticsLine:
             return False
         self._last, self._silent = numbers, 0
         limits = format_limits(seen_limits(responsive_workers(workers, is_gone)))
-        self._tell(numbers, rate, stats.oldest_ready_seconds, limits)
+        self._log(numbers, rate, stats.oldest_ready_seconds, limits)
         return True
 
-    def _tell(
-        self, found: RunNumbers, rate: float, oldest: float | None, limits: list[str]
-    ) -> None:
+    def _log(self, found: RunNumbers, rate: float, oldest: float | None, limits: list[str]) -> None:
         words = list(found.format(rate))
         numbers = {**found.numbers(), "done_per_second": rate}
         if oldest is not None:

@@ -206,7 +206,7 @@ class ProcessPool:
                     if process is None:
                         process = TaskProcess(self._order)
                     work.begin(process)
-                    value = process.run(work.call, partial(self._tell, work.began))
+                    value = process.run(work.call, partial(self._report, work.began))
                 except BaseException as raised:
                     error = raised
                 if process is not None and not (work.end() and process.fit):
@@ -215,12 +215,12 @@ class ProcessPool:
                 with self._lock:
                     self._idle += 1
                     self._working.discard(work)
-                self._tell(work.done, value, error)
+                self._report(work.done, value, error)
         finally:
             if process is not None:
                 process.close()
 
-    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+    def _report(self, what: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody listens any more
             self._loop.call_soon_threadsafe(what, *arguments)
 

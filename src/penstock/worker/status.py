@@ -40,7 +40,7 @@ STATUS_SECONDS = 1.0  # between two looks
 
 
 class StatusRow(WorkerObserver):
-    """Owns the last word of one worker. Belongs to one loop."""
+    """Owns the status of one worker as it was last published. Belongs to one loop."""
 
     def __init__(self, core: WorkerCore) -> None:
         self._core = core
@@ -213,7 +213,7 @@ def _line(line: BlockedLine, before: WorkerStatus | None, now_at: int) -> Blocke
 def _blocked_tasks(
     denied: TaskAdmissionDenied, tasks: int, groups: int, now_at: int
 ) -> BlockedTasks:
-    """A denial, as others are told it."""
+    """A denial, as it is published."""
     gate = denied.item.request_resource_key
     after = denied.available_after
     return BlockedTasks(
