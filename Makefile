@@ -8,7 +8,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CODE := $(wildcard src tests benchmarks tools examples)
 TYPED := $(wildcard src tests benchmarks tools)
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 # As on a user's machine: hundreds of processes need not compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 PYTEST_ARGS ?=
@@ -47,7 +47,7 @@ nginx: .venv/ok ## Find nginx for the tests, or fetch it into .venv (they do so 
 demo: .venv/ok ## See a run meet 429s, die by kill -9, and go on: nothing lost, nothing bought again
 	$(BIN)/penstock demo
 
-test: .venv/ok ## Run the tests on three processes (they wait more than they compute)
+test: .venv/ok ## Run the tests on four processes (they wait more than they compute)
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 coverage: .venv/ok ## Run the tests and report which lines they reach (slower)

@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import Generator, Iterator
+from zlib import crc32
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -56,6 +57,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mix files that wait with files that compute, where several processes share the tests.
+
+    The order is the same in each of these processes, and in every run.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: crc32(bytes(item.path)))
 
 
 @pytest.fixture(autouse=True)

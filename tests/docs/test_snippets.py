@@ -28,6 +28,7 @@ PROGRAMS = {
 }
 PATIENCE_SECONDS = 240.0  # with one command, on a busy machine
 SHELL = re.compile(r"[|&;<>$`*~]")  # whoever uses these needs one
+THEN = re.compile(r"(penstock [^|&;<>$`*~]+?)\s*(\|\||\||;)\s*(.+)")  # a call, and what follows it
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(
     path
@@ -57,8 +58,14 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def run(
-    command: list[str] | str, folder: Path, *, cloned: type[Forked] | None = None
+    command: list[str] | str, folder: Path, *, cloned: type[Forked] | None = None, said: str = ""
 ) -> subprocess.CompletedProcess[str]:
+    if cloned and isinstance(command, str) and (found := THEN.fullmatch(command)):
+        first, how, rest = found.groups()
+        done = run(first, folder, cloned=cloned)
+        if how == "|":
+            return run(rest, folder, said=done.stdout)
+        return run(f"(exit {done.returncode}) {how} {rest}", folder)
     if cloned and isinstance(command, str) and not SHELL.search(command):
         program, *words = shlex.split(command)
         if program in PROGRAMS:
@@ -78,6 +85,7 @@ def run(
         cwd=folder,
         env=environment,
         shell=isinstance(command, str),
+        input=said,
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

@@ -85,7 +85,13 @@ class Campaign:
     """Owns runs and producers on a server that is not ours."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, *, runs: int = 2, producers: int = 1
+        self,
+        cluster: Cluster,
+        folder: Path,
+        *,
+        runs: int = 2,
+        producers: int = 1,
+        popen: type[subprocess.Popen[Any]] = subprocess.Popen,
     ) -> None:
         self.cluster = cluster
         self.folder = folder
@@ -93,6 +99,7 @@ class Campaign:
         self.outcome = Outcome()
         self._accepted: list[str] = []
         self._stopped = threading.Event()
+        self._popen = popen
         self._producers = [
             threading.Thread(target=self._produce, args=(number,)) for number in range(producers)
         ]
@@ -103,7 +110,7 @@ class Campaign:
 
     def _run(self, number: int) -> subprocess.Popen[bytes]:
         with (self.folder / f"run-{number}.log").open("wb") as log:
-            return subprocess.Popen(
+            return self._popen(
                 [sys.executable, "-m", "penstock.cli.main", "queue", "run"],
                 cwd=self.folder,
                 env=environment_of_tests(PENSTOCK_STORE=self.url),

@@ -16,6 +16,7 @@ from penstock.definitions.request import to_new_job
 from penstock.model.job import JobState
 from penstock.stores.postgres.open import open_postgres
 from tests.faults import partition_app
+from tests.forked import Forked
 from tests.postgres.fixtures import MakeCluster
 from tests.postgres.netns import NotPermitted, Partition
 from tests.postgres.proxy import Proxy
@@ -49,7 +50,7 @@ def partition() -> Iterator[Partition]:
 
 def _run(folder: Path, command: list[str], url: str, go: Path) -> subprocess.Popen[bytes]:
     with (folder / f"{go.name}.log").open("ab") as log:
-        return subprocess.Popen(
+        return Forked(
             command,
             cwd=folder,
             env=environment_of_tests(PENSTOCK_STORE=url, PENSTOCK_TEST_GO=str(go)),

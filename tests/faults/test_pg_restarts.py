@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.pg_restarts import Campaign
+from tests.forked import Forked
 from tests.postgres.cluster import Cluster
 
 SECONDS = 4.5
@@ -19,7 +20,7 @@ def test_f35_nothing_is_lost_or_finalised_twice_when_the_server_crashes_every_tw
     durable_cluster: Cluster, tmp_path: Path
 ) -> None:
     """`make soak-pg` does the same for longer, and measures how soon work goes on."""
-    with Campaign(durable_cluster, tmp_path) as campaign:
+    with Campaign(durable_cluster, tmp_path, popen=Forked) as campaign:
         campaign.await_work()
         campaign.restart_for(SECONDS, EVERY_SECONDS, at_least=2)
         outcome = campaign.finish()

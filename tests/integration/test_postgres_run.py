@@ -12,6 +12,7 @@ import pytest
 
 from penstock.model.job import JobState
 from penstock.stores.open import open_store
+from tests.forked import Forked, run_forked
 from tests.postgres.fixtures import MakeCluster
 from tests.processes import children_of, environment_of_tests, kill_run
 from tests.waiting import wait_until
@@ -47,7 +48,7 @@ def test_a_run_goes_on_after_its_server_was_restarted_and_nobody_sees_the_passwo
     said = ""
 
     def penstock(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_forked(
             [sys.executable, "-m", "penstock.cli.main", *arguments],
             cwd=tmp_path,
             env=environment_of_tests(**environment),
@@ -59,7 +60,7 @@ def test_a_run_goes_on_after_its_server_was_restarted_and_nobody_sees_the_passwo
 
     imported = penstock("queue", "import", "jobs.jsonl", "--store", url)
     assert imported.stdout == f"{JOBS} new, 0 known, 0 bad\n", imported.stderr
-    run = subprocess.Popen(
+    run = Forked(
         [sys.executable, "-m", "penstock.cli.main", "queue", "run", "--drain", "--slots", "5"],
         cwd=tmp_path,
         env=environment_of_tests(PENSTOCK_STORE=url),
