@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.admission.requests.policy import ProcessShare
 from penstock.app import wiring
@@ -44,9 +44,13 @@ from penstock.logs import set_up_logging
 from penstock.outputs.parquet import load_arrow
 from penstock.planning.plan_jobs import PlanKeys
 from penstock.planning.units import DaemonPlan
-from penstock.processes import build_lead
-from penstock.processes.build_lead import BuildLead, tasks_of
-from penstock.processes.daemon_lead import DaemonLead
+from penstock.processes.lead import (
+    BuildLead,
+    DaemonLead,
+    Lead,
+    check_build_spec,
+    tasks_of_build,
+)
 from penstock.schedules.preflight_run import CheckTable
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
@@ -68,16 +72,6 @@ LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the firs
 EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
 
 log = logging.getLogger("penstock.worker")
-
-
-class Lead(Protocol):
-    """What the first worker does before the work: preflights, or the plan of a build."""
-
-    plan_id: str | None  # of a build, known when it has run
-
-    def stop(self) -> None: ...
-
-    async def run(self) -> bool: ...
 
 
 class CommandRelay:
@@ -190,7 +184,7 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
     settings = loaded.settings
     plan = app.plan_daemon(settings, to_micros(SystemClock().now())) if spec.daemon else None
     if spec.build is not None and order.leads:
-        build_lead.check(app, spec.build, to_micros(SystemClock().now()))
+        check_build_spec(app, spec.build, to_micros(SystemClock().now()))
     url = app.store_url(loaded)
     store = _open_when_reachable(
         lambda: open_store(url, durability=settings.durability, folder=folder),
@@ -340,7 +334,7 @@ class WorkerProcess:
         """What it serves: the datasets of a build alone, or everything else of the app."""
         app, spec = self.app, self.order.spec
         if spec.build is not None:
-            return tasks_of(app, spec.build, self.loaded)
+            return tasks_of_build(app, spec.build, self.loaded)
         served = served_tasks(app.datasets, self.loaded.settings, Path(spec.folder))
         return {**app.tasks, **served, **({} if self.plan is None else app.schedules)}
 

@@ -1,28 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first worker of a daemon does before the work: preflights, then arming schedules."""
+"""The lead: what the first worker of a run does before anybody works, and tells the supervisor.
+
+Of a daemon: preflights, then arming the schedules. Of a build: the locks, then the plan.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from penstock.app.app import Penstock
+from penstock.app.build import build_scope, build_tasks, typed_request
 from penstock.app.daemon import begun_now, preflight_run
+from penstock.builds.build import Build, Prepared
+from penstock.builds.locks import LockHolder
 from penstock.clock import Clock, to_micros
+from penstock.config.load import LoadedSettings
 from penstock.config.settings import Settings
 from penstock.definitions.preflight import Preflight
-from penstock.errors import PreflightFailed
+from penstock.definitions.task import Task
+from penstock.errors import InternalError, PreflightFailed
 from penstock.ids import SystemIds
 from penstock.model.job import PREFLIGHT, AttemptError, ErrorCategory
 from penstock.model.schedule import PreflightResult
+from penstock.planning.build_plan import check_build
+from penstock.planning.graph import closure
 from penstock.planning.units import DaemonPlan, PreflightPlan
 from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.schedules.preflight_run import CheckTable
 from penstock.supervisor import protocol
-from penstock.supervisor.protocol import unit_name
+from penstock.supervisor.protocol import BuildSpec, unit_name
 
 CHECKS_TOLD_MAX = 10_000  # failures that are told one by one
 NAMES_AT_ONCE = 500
@@ -35,8 +46,18 @@ HINTS = {
 }
 
 
-class DaemonLead:
-    """Owns the way of one daemon from its plan to its work, and tells the supervisor of it."""
+class Lead(Protocol):
+    """What the first worker does before the work: preflights, or the plan of a build."""
+
+    plan_id: str | None  # of a build, known when it has run
+
+    def stop(self) -> None: ...
+
+    async def run(self) -> bool: ...
+
+
+class PreflightRounds:
+    """Runs the preflights of a daemon so that one that crashes its process is found."""
 
     def __init__(
         self,
@@ -48,27 +69,18 @@ class DaemonLead:
         table: CheckTable,
         order: protocol.WorkerOrder,
     ) -> None:
-        self.plan_id: str | None = None  # a daemon builds nothing
         self._app = app
         self._plan = plan
         self._settings = settings
         self._clock = clock
         self._channel = channel
         self._table = table
-        self._check_only = order.spec.check
         self._alone = frozenset(order.alone)
         self._crashed = {one.unit: one.problem for one in order.crashed}
         self._ended = [0, 0]  # how many have passed and failed in earlier rounds
-        self._start = DaemonStart(
-            _Rounds(self._look) if plan.preflights else None,
-            Arming(app.name, app.store, clock, SystemIds().random),
-            lambda: begun_now(plan, app.schedules, to_micros(clock.now())),
-            self._told,
-            check_only=self._check_only,
-        )
 
-    async def _look(self) -> list[PreflightResult]:
-        """All together; after a death those that ran then come last, one by one."""
+    async def run(self) -> list[PreflightResult]:
+        """Check all together; after a crash those that ran then come last, one by one."""
         found = {
             plan.unit: self._died(plan, self._crashed[shown])
             for plan in self._plan.preflights
@@ -130,6 +142,33 @@ class DaemonLead:
         )
         protocol.send(self._channel, message)
 
+
+class DaemonLead:
+    """Owns the way of one daemon from its plan to its work, and tells the supervisor of it."""
+
+    def __init__(
+        self,
+        app: Penstock,
+        plan: DaemonPlan,
+        settings: Settings,
+        clock: Clock,
+        channel: socket.socket,
+        table: CheckTable,
+        order: protocol.WorkerOrder,
+    ) -> None:
+        self.plan_id: str | None = None  # a daemon builds nothing
+        self._preflights = app.preflights
+        self._channel = channel
+        self._check_only = order.spec.check
+        rounds = PreflightRounds(app, plan, settings, clock, channel, table, order)
+        self._start = DaemonStart(
+            rounds if plan.preflights else None,
+            Arming(app.name, app.store, clock, SystemIds().random),
+            lambda: begun_now(plan, app.schedules, to_micros(clock.now())),
+            self._told,
+            check_only=self._check_only,
+        )
+
     def stop(self) -> None:
         """End it at once, wherever it is."""
         self._start.stop()
@@ -156,20 +195,10 @@ class DaemonLead:
     def _told(self, results: Sequence[PreflightResult]) -> None:
         failed = [result for result in results if result.error is not None]
         for result in (results if self._check_only else failed)[:CHECKS_TOLD_MAX]:
-            protocol.send(self._channel, check_message(result, self._app.preflights))
+            protocol.send(self._channel, check_message(result, self._preflights))
         protocol.send(
             self._channel, protocol.Checked(passed=len(results) - len(failed), failed=len(failed))
         )
-
-
-class _Rounds:
-    """Lets a lead look."""
-
-    def __init__(self, look: Callable[[], Awaitable[list[PreflightResult]]]) -> None:
-        self._look = look
-
-    async def run(self) -> list[PreflightResult]:
-        return await self._look()
 
 
 def check_message(
@@ -188,3 +217,88 @@ def check_message(
         problem=said if error.kind == DIED else f"{error.kind}: {said}".removesuffix(": "),
         hint=hint,
     )
+
+
+class BuildLead:
+    """Owns the way of one build from its locks to its jobs, and tells the supervisor of it."""
+
+    def __init__(
+        self,
+        app: Penstock,
+        spec: BuildSpec,
+        loaded: LoadedSettings,
+        clock: Clock,
+        channel: socket.socket,
+        run_id: str,
+    ) -> None:
+        self._channel = channel
+        self._task: asyncio.Task[Prepared | None] | None = None
+        self.plan_id: str | None = None  # known when it has run
+        self._build = Build(
+            build_scope(app.name, app.datasets, app.root(loaded)),
+            typed_request(app.datasets, spec, to_micros(clock.now())),
+            LockHolder(run_id, spec.mark, loaded.settings.runtime.lease_ttl_seconds),
+            app.store,
+            clock,
+            rand=SystemIds().random,
+            aside=asyncio.to_thread,
+        )
+
+    def stop(self) -> None:
+        """End it at once, wherever it is."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def run(self) -> bool:
+        """Lock and plan; False if there is no work to go on with."""
+        self._task = asyncio.get_running_loop().create_task(self._prepare())
+        try:
+            prepared = await self._task
+        except asyncio.CancelledError:
+            if not self._task.cancelled():
+                raise
+            await self._build.release()
+            return False
+        except BaseException:
+            await self._build.release()
+            raise
+        self.plan_id = None if prepared is None else prepared.plan_id
+        protocol.send(self._channel, self._planned(prepared))
+        return prepared is not None
+
+    async def _prepare(self) -> Prepared | None:
+        await self._build.lock()
+        protocol.send(self._channel, protocol.Locked(self._build.names))
+        return await self._build.prepare()
+
+    def _planned(self, prepared: Prepared | None) -> protocol.Planned:
+        facts = self._build.facts if prepared is None else prepared.facts
+        if facts is None:
+            raise InternalError("A build was prepared without a plan.")
+        future = sum(counts.future for counts in facts.counts.values())
+        if prepared is None:
+            return protocol.Planned(plan_id=None, fresh=facts.fresh, future=future)
+        return protocol.Planned(
+            plan_id=prepared.plan_id,
+            slices=facts.slices,
+            jobs=prepared.jobs,
+            levels=prepared.levels,
+            fresh=facts.fresh,
+            future=future,
+            resumed=prepared.plan is None,
+        )
+
+
+def check_build_spec(app: Penstock, spec: BuildSpec, now: int) -> None:
+    """Refuse what cannot be built, before there is a store or a folder."""
+    for name in spec.targets:
+        app.registry.find_dataset(name)
+    check_build(app.registry.dataset_specs, typed_request(app.datasets, spec, now), now)
+
+
+def tasks_of_build(
+    app: Penstock, spec: BuildSpec, loaded: LoadedSettings
+) -> dict[str, Task[..., Any]]:
+    """What every worker of a build serves."""
+    names = closure(app.registry.dataset_specs, spec.targets)
+    return build_tasks(app.datasets, app.root(loaded), names)
