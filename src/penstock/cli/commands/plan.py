@@ -10,10 +10,15 @@ import typer
 
 from penstock.app.build import typed_request
 from penstock.cli.completion import complete_dataset
-from penstock.cli.render.plan_and_build import PlanFormat, plan_lines
+from penstock.cli.render.plan_and_build import (
+    PlanFormat,
+    plan_lines,
+    to_graphviz,
+    to_json,
+    to_mermaid,
+)
 from penstock.cli.target import AppOption, StoreOption, Target
 from penstock.clock import SystemClock, to_micros
-from penstock.planning.plan_export import to_graphviz, to_json, to_mermaid
 from penstock.supervisor.protocol import BuildSpec
 from penstock.terminal_text import safe_json, write
 

@@ -8,11 +8,11 @@ from array import array
 
 import pytest
 
+from penstock.cli.render import plan_and_build
+from penstock.cli.render.plan_and_build import format_reasons, to_graphviz, to_json, to_mermaid
 from penstock.model.dataset import Need, Rule, SliceMarks, utc_text
 from penstock.model.plan import BuildPlan, BuildRequest
-from penstock.planning import plan_export
 from penstock.planning.build_plan import plan_build
-from penstock.planning.plan_export import format_reasons, to_graphviz, to_json, to_mermaid
 from tests.datasets import DAY, EMPTY, Steps, by_name, dataset
 
 MARKET = by_name(
@@ -65,7 +65,7 @@ def test_a_plan_as_graphviz() -> None:
 
 
 def test_a_picture_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_export, "DATASETS_SHOWN", 2)
+    monkeypatch.setattr(plan_and_build, "DATASETS_SHOWN", 2)
 
     assert "1 datasets further upstream are left out." in to_mermaid(planned(), MARKET)
     assert "prices" not in to_graphviz(planned(), MARKET)
@@ -76,7 +76,7 @@ def test_a_picture_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_as_one_document_with_all_its_jobs(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_export, "PIECE_JOBS", piece)
+    monkeypatch.setattr(plan_and_build, "PIECE_JOBS", piece)
     plan = planned()
 
     document = json.loads("".join(to_json(plan)))
