@@ -13,9 +13,10 @@ import msgspec
 
 from penstock.cli.live.display import format_progress
 from penstock.cli.live.layout import ScreenView, compose, plain
-from penstock.cli.render.run_summary import ProviderTotal, RunSummary, summary_lines
+from penstock.cli.render.run_summary import RunSummary, summary_lines
 from penstock.cli.render.throughput import Throughput
 from penstock.model.job import JobState, WorkerId
+from penstock.model.run import ModelFigures
 from penstock.model.spending import ALL, Account, Amount, Balance, Period
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import BlockedTasks, ProviderUse, SlotUse, WorkerStatus
@@ -155,12 +156,20 @@ CLOSING = RunSummary(
         ended={}, left=0, elapsed_seconds=551.0, rate=97.0, mean=97.6, seconds_left=None
     ),
     ended={JobState.DONE: 53_650, JobState.ERROR: 3},
-    providers=(
-        ProviderTotal(
-            name="crossref", requests=52_466, refused=31, failed=2, limit=15, limit_max=256
+    providers={
+        "crossref": ModelFigures(
+            provider="crossref",
+            model="*",
+            requests=52_466,
+            refused=31,
+            failed=2,
+            limit=15,
+            limit_max=256,
         ),
-        ProviderTotal(name="openai", requests=1_204, refused=1, failed=0, limit=8, limit_max=64),
-    ),
+        "openai": ModelFigures(
+            provider="openai", model="*", requests=1_204, refused=1, limit=8, limit_max=64
+        ),
+    },
     money=sample_snapshot().money,
     limited_by=(
         "crossref sat at its adaptive limit of 15 for 84% of the run; it answered 429 at 16."

@@ -34,12 +34,7 @@ def complete_state(incomplete: str) -> list[str]:
 
 def complete_task(context: typer.Context, incomplete: str) -> list[str]:
     """Names of tasks, as far as the app file shows them."""
-    try:
-        target = _target(context)
-        outline = outline_of(target.configured().settings.app, target.folder)
-    except Exception:  # a shell has no use for an error
-        return []
-    return _harmless(sorted(name for name in outline.tasks if name.startswith(incomplete)))
+    return _complete_name(context, "tasks", incomplete)
 
 
 TaskOption = Annotated[
@@ -56,12 +51,17 @@ TaskOption = Annotated[
 
 def complete_dataset(context: typer.Context, incomplete: str) -> list[str]:
     """Names of datasets, as far as the app file shows them."""
+    return _complete_name(context, "datasets", incomplete)
+
+
+def _complete_name(context: typer.Context, kind: str, incomplete: str) -> list[str]:
     try:
         target = _target(context)
         outline = outline_of(target.configured().settings.app, target.folder)
     except Exception:  # a shell has no use for an error
         return []
-    return _harmless(sorted(name for name in outline.datasets if name.startswith(incomplete)))
+    names: tuple[str, ...] = getattr(outline, kind)
+    return _harmless(sorted(name for name in names if name.startswith(incomplete)))
 
 
 def complete_key(context: typer.Context, incomplete: str) -> list[str]:

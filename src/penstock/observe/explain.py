@@ -7,6 +7,7 @@ Pure: the records that the workers of a run saved go in, an explanation comes ou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -333,30 +334,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 def cause_name(share: Share, facts: RunFacts) -> str:
     """The short name of a bottleneck."""
-    where = _where(share, facts)
-    names = {
-        LimitKind.SLOTS: f"{where} slots",
-        LimitKind.FAIR_ORDER: "fair order",
-        LimitKind.KEYED_LIMIT: f"limit {where}",
-        LimitKind.ADAPTIVE_LIMIT: f"{where}: adaptive limit",
-        LimitKind.LEARNED_RATE: f"{where}: learned rate",
-        LimitKind.MAX_PARALLEL: f"{where}: max_parallel",
-        LimitKind.RPM: f"{where}: rpm",
-        LimitKind.TPM: f"{where}: tpm",
-        LimitKind.COOLDOWN: f"{where}: cool-down",
-        LimitKind.BUDGET: f"budget {where}",
-        LimitKind.LATENCY: f"{where}: replies",
-        LimitKind.OWN_CODE: "the tasks' own code",
-        LimitKind.DEPENDENCIES: "dependencies",
-        LimitKind.DELAYS: "delays and retries",
-        LimitKind.ELSEWHERE: "jobs held by other workers",
-        LimitKind.SUSPECTS: "jobs run alone after a crash",
-        LimitKind.LOST: "jobs held by dead workers",
-        LimitKind.PAUSED: "the queue was paused",
-        LimitKind.STORE: "the store",
-        LimitKind.IDLE: "nothing to do",
-    }
-    return names[share.kind]
+    return _CAUSES[share.kind].name.format(_where(share, facts))
 
 
 def advise(facts: RunFacts) -> Advice | None:
@@ -369,7 +347,7 @@ def advise(facts: RunFacts) -> Advice | None:
     if mostly_idle(facts):  # then its part of the whole run says more than of the busy time
         whole = facts.busy_seconds + facts.idle_seconds
         share = msgspec.structs.replace(share, percent=round(100 * share.seconds / whole))
-    return Advice(*_ADVICE[share.kind](share, facts))
+    return Advice(*_CAUSES[share.kind].advise(share, facts))
 
 
 def mostly_idle(facts: RunFacts) -> bool:
@@ -639,27 +617,32 @@ def _idle_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
     return ("There was nothing to do.", "Enqueue more work.")
 
 
-_ADVICE: dict[LimitKind, Callable[[Share, RunFacts], tuple[str, str]]] = {
-    LimitKind.SLOTS: _slots_advice,
-    LimitKind.FAIR_ORDER: _fair_order_advice,
-    LimitKind.KEYED_LIMIT: _keyed_advice,
-    LimitKind.ADAPTIVE_LIMIT: _adaptive_advice,
-    LimitKind.LEARNED_RATE: _rate_advice,
-    LimitKind.MAX_PARALLEL: _max_parallel_advice,
-    LimitKind.RPM: _per_minute_advice,
-    LimitKind.TPM: _per_minute_advice,
-    LimitKind.COOLDOWN: _cooldown_advice,
-    LimitKind.BUDGET: _budget_advice,
-    LimitKind.LATENCY: _latency_advice,
-    LimitKind.OWN_CODE: _own_code_advice,
-    LimitKind.DEPENDENCIES: _dependencies_advice,
-    LimitKind.DELAYS: _delays_advice,
-    LimitKind.ELSEWHERE: _elsewhere_advice,
-    LimitKind.SUSPECTS: _suspects_advice,
-    LimitKind.LOST: _lost_advice,
-    LimitKind.PAUSED: _paused_advice,
-    LimitKind.STORE: _store_advice,
-    LimitKind.IDLE: _idle_advice,
+class _Cause(NamedTuple):
+    name: str  # with a place for the slots, the limit or the model
+    advise: Callable[[Share, RunFacts], tuple[str, str]]
+
+
+_CAUSES = {
+    LimitKind.SLOTS: _Cause("{} slots", _slots_advice),
+    LimitKind.FAIR_ORDER: _Cause("fair order", _fair_order_advice),
+    LimitKind.KEYED_LIMIT: _Cause("limit {}", _keyed_advice),
+    LimitKind.ADAPTIVE_LIMIT: _Cause("{}: adaptive limit", _adaptive_advice),
+    LimitKind.LEARNED_RATE: _Cause("{}: learned rate", _rate_advice),
+    LimitKind.MAX_PARALLEL: _Cause("{}: max_parallel", _max_parallel_advice),
+    LimitKind.RPM: _Cause("{}: rpm", _per_minute_advice),
+    LimitKind.TPM: _Cause("{}: tpm", _per_minute_advice),
+    LimitKind.COOLDOWN: _Cause("{}: cool-down", _cooldown_advice),
+    LimitKind.BUDGET: _Cause("budget {}", _budget_advice),
+    LimitKind.LATENCY: _Cause("{}: replies", _latency_advice),
+    LimitKind.OWN_CODE: _Cause("the tasks' own code", _own_code_advice),
+    LimitKind.DEPENDENCIES: _Cause("dependencies", _dependencies_advice),
+    LimitKind.DELAYS: _Cause("delays and retries", _delays_advice),
+    LimitKind.ELSEWHERE: _Cause("jobs held by other workers", _elsewhere_advice),
+    LimitKind.SUSPECTS: _Cause("jobs run alone after a crash", _suspects_advice),
+    LimitKind.LOST: _Cause("jobs held by dead workers", _lost_advice),
+    LimitKind.PAUSED: _Cause("the queue was paused", _paused_advice),
+    LimitKind.STORE: _Cause("the store", _store_advice),
+    LimitKind.IDLE: _Cause("nothing to do", _idle_advice),
 }
 
 

@@ -304,18 +304,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return self.ready + self.leased
 
 
-class Money(msgspec.Struct, frozen=True):
-    """The paid calls of the run."""
-
-    spent_micros: int
-    reserved_micros: int
-    tokens: int
-    bought: int
-    reused: int
-    resent: int = 0  # calls in doubt
-    estimated: int = 0  # answers without their full cost
-
-
 class Workers(msgspec.Struct, frozen=True):
     """The workers of the run, and the use of their slots."""
 
@@ -336,7 +324,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     providers: tuple[ProviderLine, ...] = ()
     reasons: tuple[Reason, ...] = ()
     workers: Workers = Workers()
-    money: Money | None = None
+    money: Balance | None = None  # of all paid calls of the run
     units: Units | None = None  # of schedules, if there are any; jobs are in `work`
     build: BuildView | None = None  # if it is one; `work` is of its jobs that build slices
 
@@ -392,7 +380,7 @@ def run_snapshot(
             *_not_ready_reasons(work, now_at),
         ),
         workers=_workers(list(statuses), list(known.values()), len(views) - len(own)),
-        money=money_of(balances),
+        money=total_balance(balances),
         units=units,
         build=build,
     )
@@ -420,20 +408,9 @@ def provider_lines(
     )
 
 
-def money_of(balances: Iterable[Balance]) -> Money | None:
-    """What the run has spent; None if it makes no paid calls."""
-    for one in balances:
-        if one.account.scope == ALL:
-            return Money(
-                one.spent.micros,
-                one.reserved.micros,
-                one.spent.tokens,
-                one.bought,
-                one.reused,
-                one.resent,
-                one.estimated,
-            )
-    return None
+def total_balance(balances: Iterable[Balance]) -> Balance | None:
+    """What the run has spent in all; None if it makes no paid calls."""
+    return next((one for one in balances if one.account.scope == ALL), None)
 
 
 def stall_reason(snapshot: RunSnapshot) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
 import msgspec
 
@@ -14,6 +13,7 @@ from penstock.model.dataset import utc_text
 from penstock.model.job import TERMINAL, AttemptError, JobKind, kind_of_name
 from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow
 from penstock.model.views import WorkerView
+from penstock.terminal_text import format_duration
 
 NAMES_SHOWN = 3
 TEXT_SHOWN = 200  # characters of an error
@@ -26,12 +26,7 @@ def at(micros: int) -> str:
 
 def span(micros: int) -> str:
     """Format a duration: 0.4 s, 12 s, 3:20, 2:03:20."""
-    seconds = max(micros, 0) / MICROSECONDS
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return str(timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")
+    return format_duration(max(micros, 0) / MICROSECONDS)
 
 
 def some(names: Sequence[str], total: int | None = None) -> str:

@@ -16,7 +16,14 @@ from penstock.cli.commands.plan import (
     YesOption,
     plan_and_print,
 )
-from penstock.cli.commands.run_supervised import spec_of, store_of, supervise, target_of
+from penstock.cli.commands.run_supervised import (
+    ProcessesOption,
+    SlotsOption,
+    spec_of,
+    store_of,
+    supervise,
+    target_of,
+)
 from penstock.cli.render.plan_and_build import PlanFormat, report_document, report_lines
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock
@@ -50,12 +57,8 @@ def build(
         bool, typer.Option("--fail-fast", help="Stop after the level in which something failed.")
     ] = False,
     yes: YesOption = False,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
-    ] = 1,
-    slots: Annotated[
-        int | None, typer.Option("--slots", help="Running async tasks per process.")
-    ] = None,
+    processes: ProcessesOption = 1,
+    slots: SlotsOption = None,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.commands.run_supervised import spec_of, supervise, target_of
+from penstock.cli.commands.run_supervised import (
+    AppArgument,
+    ProcessesOption,
+    SlotsOption,
+    spec_of,
+    supervise,
+    target_of,
+)
 from penstock.cli.target import AppOption, StoreOption
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
@@ -77,21 +84,15 @@ PORT_MAX = 65_535
 
 def run_daemon(
     context: typer.Context,
-    app_argument: Annotated[
-        str | None, typer.Argument(metavar="[APP]", help="The app: a file, or module:attribute.")
-    ] = None,
+    app_argument: AppArgument = None,
     drain: Annotated[
         bool, typer.Option("--drain", help="End when no job is left; schedules do not count.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Run the preflights only, and print what they say.")
     ] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
-    ] = 1,
-    slots: Annotated[
-        int | None, typer.Option("--slots", help="Running async tasks per process.")
-    ] = None,
+    processes: ProcessesOption = 1,
+    slots: SlotsOption = None,
     health: Annotated[
         int | None,
         typer.Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
@@ -20,6 +21,16 @@ from penstock.supervisor.supervisor import Supervisor
 from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
 from penstock.terminal_text import one_line, warn, warn_of_traceback
 from penstock.worker.signals import ignore_late_signals
+
+AppArgument = Annotated[
+    str | None, typer.Argument(metavar="[APP]", help="The app: a file, or module:attribute.")
+]
+ProcessesOption = Annotated[
+    int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
+]
+SlotsOption = Annotated[
+    int | None, typer.Option("--slots", help="Running async tasks per process.")
+]
 
 
 def target_of(

@@ -349,10 +349,8 @@ def format_progress(snapshot: RunSnapshot, pace: Throughput, limits: LimitChange
     ]
     if snapshot.money is not None:
         money = snapshot.money
-        words.append(
-            f"{format_spending(money.spent_micros, money.tokens)} spent, {money.bought:,} bought, "
-            f"{money.reused:,} reused"
-        )
+        spent = format_spending(money.spent.micros, money.spent.tokens)
+        words.append(f"{spent} spent, {money.bought:,} bought, {money.reused:,} reused")
     if snapshot.units is not None:
         words.append(", ".join(snapshot.units.parts()))
     if snapshot.build is not None:

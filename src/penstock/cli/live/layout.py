@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from penstock.cli.render.throughput import Throughput
 from penstock.model.provider import ANY
-from penstock.observe.live import Money, ProviderLine, RunSnapshot, Units
+from penstock.model.spending import Balance
+from penstock.observe.live import ProviderLine, RunSnapshot, Units
 from penstock.observe.phrases import counted
 from penstock.observe.providers import Binding
 from penstock.stores.protocol import DELAYED_IN_STATS
@@ -511,14 +512,14 @@ def _reasons(view: ScreenView, columns: int) -> list[list[Piece]]:
     ]
 
 
-def _money(money: Money, columns: int) -> list[Piece]:
-    parts = [Piece(f"{format_spending(money.spent_micros, money.tokens)} spent", Style.HEAD)]
-    if money.reserved_micros:
-        parts.append(Piece(f"{format_dollars(money.reserved_micros)} reserved"))
+def _money(money: Balance, columns: int) -> list[Piece]:
+    parts = [Piece(f"{format_spending(money.spent.micros, money.spent.tokens)} spent", Style.HEAD)]
+    if money.reserved.micros:
+        parts.append(Piece(f"{format_dollars(money.reserved.micros)} reserved"))
     parts.append(Piece(f"{money.bought:,} bought"))
     parts.append(Piece(f"{money.reused:,} reused"))
-    if money.tokens:
-        parts.append(Piece(f"{short_number(money.tokens)} tokens"))
+    if money.spent.tokens:
+        parts.append(Piece(f"{short_number(money.spent.tokens)} tokens"))
     return fitting(parts, columns, GAP)
 
 

@@ -7,15 +7,17 @@ One line at least; the other parts only where there is something to report.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.cli.live.poller import RunPoller
 from penstock.cli.render.throughput import Throughput
 from penstock.errors import StoreError
 from penstock.model.job import JobState, WorkerId
+from penstock.model.run import ModelFigures
+from penstock.model.spending import Balance
 from penstock.observe.explain import (
     RunFacts,
     Unreadable,
@@ -24,7 +26,7 @@ from penstock.observe.explain import (
     mostly_idle,
     run_facts,
 )
-from penstock.observe.live import Money, RunSnapshot, Units, money_of
+from penstock.observe.live import RunSnapshot, Units, total_balance
 from penstock.observe.phrases import command, counted
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import within
@@ -38,26 +40,16 @@ log = logging.getLogger("penstock.run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderTotal:
-    """One model of a provider over a whole run."""
-
-    name: str
-    requests: int
-    refused: int
-    failed: int
-    limit: int
-    limit_max: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """The figures of a run at its end."""
 
     pace: Throughput
     ended: Mapping[JobState, int]  # by this run
     paused: bool = False
-    providers: Sequence[ProviderTotal] = ()  # that got requests
-    money: Money | None = None
+    providers: Mapping[str, ModelFigures] = field(
+        default_factory=dict
+    )  # that got requests, by name
+    money: Balance | None = None
     in_doubt: int = 0
     limited_by: str | None = None  # the sentence of `explain` about the whole run
     is_over_budget: bool = False
@@ -70,8 +62,8 @@ class RunSummary:
 def summary_lines(closing: RunSummary) -> Iterator[str]:
     """The summary as plain text, a dozen lines at most."""
     yield _ended(closing)
-    for total in closing.providers[:PROVIDERS_NAMED]:
-        yield _provider(total)
+    for name, figures in list(closing.providers.items())[:PROVIDERS_NAMED]:
+        yield _provider(name, figures)
     more = len(closing.providers) - PROVIDERS_NAMED
     if more > 0:
         yield f"{counted(more, 'more provider')}: {command('providers')}"
@@ -101,8 +93,8 @@ def _ended(closing: RunSummary) -> str:
 
 def _format_units(units: Units) -> Iterator[str]:
     """The units of schedules after the end of a run."""
-    troubles = msgspec.structs.replace(units.troubles, late=0)  # all of them are, from now on
-    words = list(msgspec.structs.replace(units, troubles=troubles).parts())
+    troubles = replace(units.troubles, late=0)  # all of them are, from now on
+    words = list(replace(units, troubles=troubles).parts())
     yield words[0]
     ill = words[2:]
     yield from ill
@@ -110,23 +102,23 @@ def _format_units(units: Units) -> Iterator[str]:
         yield f"see {command('doctor')}"
 
 
-def _provider(total: ProviderTotal) -> str:
+def _provider(name: str, total: ModelFigures) -> str:
     parts = [counted(total.requests, "request"), f"{total.refused:,} refused with 429"]
     if total.failed:
         parts.append(f"{total.failed:,} failed")
     return (
-        f"{escaped(total.name)}: {', '.join(parts)}; "
+        f"{escaped(name)}: {', '.join(parts)}; "
         f"limit {total.limit:,} of {total.limit_max:,} at the end"
     )
 
 
-def _paid(money: Money, in_doubt: int) -> str:
+def _paid(money: Balance, in_doubt: int) -> str:
     doubt = f", {in_doubt:,} in doubt" if in_doubt else ""
     again = f", {money.resent:,} sent again" if money.resent else ""
     guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
     return (
         f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}{again}; "
-        f"{format_spending(money.spent_micros, money.tokens)} spent{guessed}"
+        f"{format_spending(money.spent.micros, money.spent.tokens)} spent{guessed}"
     )
 
 
@@ -162,7 +154,7 @@ def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | N
         stats = within(store.stats(), SUMMARY_SECONDS)
         own = within(store.outlook(WorkerId(""), run_id), SUMMARY_SECONDS).ended_in_run
         balances = within(store.balances([run_id]), SUMMARY_SECONDS)
-        money = money_of(balances)
+        money = total_balance(balances)
         figures = within(store.call_figures(None), SUMMARY_SECONDS) if money else None
         parts = within(store.run_parts(run_id), SUMMARY_SECONDS)
         build = poller.build_view(SUMMARY_SECONDS)
@@ -199,28 +191,19 @@ def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | N
 
 def _totals(
     facts: RunFacts | Unreadable | None, snapshot: RunSnapshot | None
-) -> Sequence[ProviderTotal]:
+) -> dict[str, ModelFigures]:
     """The totals of each model; its limit is that of the last snapshot, if there is one."""
     if not isinstance(facts, RunFacts):
-        return ()
+        return {}
     seen = {line.name: line.live for line in (snapshot.providers if snapshot else ())}
     providers = [one.provider for one in facts.models]
-    found = []
-    for one in facts.models:
+    found = {}
+    for one in filter(lambda one: one.requests, facts.models):
         several = providers.count(one.provider) > 1
         name = f"{one.provider}/{one.model}" if several else one.provider
-        live = seen.get(name)
-        found.append(
-            ProviderTotal(
-                name=name,
-                requests=one.requests,
-                refused=one.refused,
-                failed=one.failed,
-                limit=one.limit if live is None else live.limit,
-                limit_max=one.limit_max if live is None else live.limit_max,
-            )
-        )
-    return [total for total in found if total.requests]
+        last = seen.get(name, one)
+        found[name] = replace(one, limit=last.limit, limit_max=last.limit_max)
+    return found
 
 
 def _limited_by(facts: RunFacts | Unreadable | None) -> str | None:

@@ -246,32 +246,17 @@ def _waiting(facts: JobFacts) -> Explanation:
     if not facts.chain:  # the end of a chain that is too long
         found = _why(facts, Gate.DEPENDENCY, f"{this.job.key!r} waits for {names}.")
         return replace(found, waits_for=tuple(waits))
-    root = explain(
-        JobFacts(
-            this=facts.chain[-1],
-            now=facts.now,
-            stats=facts.stats,
-            workers=facts.workers,
-            silent=facts.silent,
-            caps=facts.caps,
-            answers=facts.answers,
-            budgets=facts.budgets,
-            stops=facts.stops,
-            again=facts.again,
-        )
-    )
+    root = explain(replace(facts, this=facts.chain[-1], chain=()))
     sentence = f"{this.job.key!r} waits for {names}{_way(chain)}. {root.sentence}"
     return replace(
-        _why(facts, Gate.DEPENDENCY, sentence),
+        root,
+        key=this.job.key,
+        state=this.job.state,
+        gate=Gate.DEPENDENCY,
+        sentence=sentence,
         unblocks=f"{chain[1]!r} ends{_as_it_must(waits, chain[1])}{_besides(this)}",
-        when=root.when,
-        command=root.command,
-        details=root.details,
         waits_for=tuple(waits),
         chain=chain,
-        limits=root.limits,
-        worker=root.worker,
-        as_of=root.as_of,
     )
 
 

@@ -9,12 +9,12 @@ import msgspec
 
 from penstock.cli.render.run_summary import (
     PROVIDERS_NAMED,
-    ProviderTotal,
     RunSummary,
     summary_lines,
 )
 from penstock.cli.render.throughput import Throughput
 from penstock.model.job import JobState
+from penstock.model.run import ModelFigures
 from penstock.observe.live import Units, UnitTroubles
 from tests.live_sample import CLOSING, sample_closing
 
@@ -101,10 +101,8 @@ def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
 
 
 def test_the_report_is_short_however_many_providers_there_are() -> None:
-    many = tuple(
-        ProviderTotal(name=f"p\x1b{number}", requests=1, refused=0, failed=0, limit=1, limit_max=2)
-        for number in range(100)
-    )
+    one = ModelFigures(provider="p", model="*", requests=1, limit=1, limit_max=2)
+    many = {f"p\x1b{number}": one for number in range(100)}
 
     lines = list(summary_lines(dataclasses.replace(CLOSING, providers=many, limited_by="x")))
 

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.commands.run_supervised import spec_of, supervise, target_of
+from penstock.cli.commands.run_supervised import (
+    AppArgument,
+    ProcessesOption,
+    SlotsOption,
+    spec_of,
+    supervise,
+    target_of,
+)
 from penstock.cli.target import AppOption, StoreOption
 from penstock.clock import SystemClock
 from penstock.supervisor.sd_notify import Announcer, SdNotify
@@ -15,16 +22,10 @@ from penstock.supervisor.sd_notify import Announcer, SdNotify
 
 def run_queue(
     context: typer.Context,
-    app_argument: Annotated[
-        str | None, typer.Argument(metavar="[APP]", help="The app: a file, or module:attribute.")
-    ] = None,
+    app_argument: AppArgument = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left.")] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
-    ] = 1,
-    slots: Annotated[
-        int | None, typer.Option("--slots", help="Running async tasks per process.")
-    ] = None,
+    processes: ProcessesOption = 1,
+    slots: SlotsOption = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
