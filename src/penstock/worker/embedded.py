@@ -114,12 +114,12 @@ class EmbeddedRun:
         watch = LoopWatchdog(loop, table, self._clock, worker.name_of)
         beat.start()
         watch.start()
-        logging_line = loop.create_task(statistics.run())
+        statistics_task = loop.create_task(statistics.run())
         try:
             with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop, worker)):
                 await self._until_done(worker)
         finally:
-            logging_line.cancel()
+            statistics_task.cancel()
             watch.stop()
             beat.stop()
             table.close()

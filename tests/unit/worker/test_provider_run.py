@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is what was learned kept, whatever the share of a process, and never in anybody's way?"""
+"""Learned limits are kept, whatever the share of a process, and hold nobody up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.model.views import StoredLimit
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
 from penstock.testing import ManualClock
-from penstock.worker.learned_limits import (
+from penstock.worker.provider_run import (
     FIRST_SAVE_SECONDS,
     SAVE_SECONDS,
     LearnedLimits,
