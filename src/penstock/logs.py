@@ -20,6 +20,15 @@ from penstock.redaction.content_guard import LOG_ATTRIBUTE, QUOTED
 from penstock.redaction.secrets import REDACTED, redacted
 from penstock.terminal_text import escaped, escaped_lines, print_error, safe_json
 
+GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
+SHOWN_LENGTH = 32 * 1024  # characters of each end of a traceback; a message may have any length
+MARGIN = 8 * 1024  # characters beside each that are looked at too
+HTTP_LIBRARIES = ("httpx2", "httpx")
+TELL_TALES = ("openai", "anthropic", "httpcore2", "httpcore")
+
+_OURS = "penstock."
+_MARK = re.compile(f"{re.escape(QUOTED)}|{re.escape(REDACTED)}")
+
 
 class LogLevel(StrEnum):
     """The least level of lines that are shown."""
@@ -36,16 +45,6 @@ class LogFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
 
-
-GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
-SHOWN_LENGTH = 32 * 1024  # characters of each end of a traceback; a message may have any length
-MARGIN = 8 * 1024  # characters beside each that are looked at too
-
-HTTP_LIBRARIES = ("httpx2", "httpx")
-TELL_TALES = ("openai", "anthropic", "httpcore2", "httpcore")
-
-_OURS = "penstock."
-_MARK = re.compile(f"{re.escape(QUOTED)}|{re.escape(REDACTED)}")
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 

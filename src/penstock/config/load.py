@@ -23,6 +23,42 @@ from penstock.redaction.secrets import redacted
 SettingPath = tuple[str, ...]
 
 BUDGET = "budget"
+PENSTOCK_TOML = "penstock.toml"
+PYPROJECT_TOML = "pyproject.toml"
+CODE = "the app's code"
+DEFAULT = "default"
+VARIABLE_PREFIX = "PENSTOCK_"
+#: Variables that tests and tools read; they are no settings.
+OTHER_VARIABLES = frozenset({"PENSTOCK_PG_BIN"})
+OTHER_VARIABLE_PREFIX = "PENSTOCK_TEST_"
+VALUE_LENGTH_MAX = 80  # characters of a value in a message
+#: Flags that set one field. `--limit DIMENSION=NAME:N` may be given several times.
+FLAGS: dict[str, SettingPath] = {
+    "--app": ("app",),
+    "--store": ("store",),
+    "--slots": ("runtime", "async_slots"),
+    "--max-per-host": ("limits", "host", "*"),
+}
+LIMIT_FLAG = "--limit"
+
+_RULES = {
+    "greater_than": "must be > {gt:.0f}",
+    "greater_than_equal": "must be >= {ge:.12g}",
+    "less_than_equal": "must be <= {le:.0f}",
+    "less_than": "must be < {lt:.0f}",
+    "literal_error": "must be {expected}",
+    "value_error": "{error}",
+    "string_type": "must be text",
+    "missing": "must be set as well",
+    "string_too_short": "must not be empty",
+}
+_ONLY_IN_FILES = {
+    "LIMITS": f"limits are set by [limits.…] in {PENSTOCK_TOML} or by {LIMIT_FLAG}",
+    "PARTITIONS": f"partitions are set by [partitions] in {PENSTOCK_TOML}",
+    "PROVIDERS": f"providers are set by [providers.…] in {PENSTOCK_TOML}",
+    "BUDGET__": f"budgets of single names are set by [budget.…] in {PENSTOCK_TOML}",
+}
+_SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
 
 
 def dotted(path: Iterable[str]) -> str:
@@ -122,28 +158,6 @@ def nearest_known(name: str, known: Collection[str], definition: str = "") -> st
     if known:
         return f"known are {', '.join(map(repr, sorted(known)))}"
     return f"it has none: write {definition}" if definition else "it has none"
-
-
-PENSTOCK_TOML = "penstock.toml"
-PYPROJECT_TOML = "pyproject.toml"
-CODE = "the app's code"
-DEFAULT = "default"
-
-VARIABLE_PREFIX = "PENSTOCK_"
-#: Variables that tests and tools read; they are no settings.
-OTHER_VARIABLES = frozenset({"PENSTOCK_PG_BIN"})
-OTHER_VARIABLE_PREFIX = "PENSTOCK_TEST_"
-
-VALUE_LENGTH_MAX = 80  # characters of a value in a message
-
-#: Flags that set one field. `--limit DIMENSION=NAME:N` may be given several times.
-FLAGS: dict[str, SettingPath] = {
-    "--app": ("app",),
-    "--store": ("store",),
-    "--slots": ("runtime", "async_slots"),
-    "--max-per-host": ("limits", "host", "*"),
-}
-LIMIT_FLAG = "--limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,19 +368,6 @@ def _sentence(problem: ErrorDetails, said: _Layer) -> str:
     return f"{dotted(path)} {rule}, got {_show(problem['input'])} {_origin(path, said)}."
 
 
-_RULES = {
-    "greater_than": "must be > {gt:.0f}",
-    "greater_than_equal": "must be >= {ge:.12g}",
-    "less_than_equal": "must be <= {le:.0f}",
-    "less_than": "must be < {lt:.0f}",
-    "literal_error": "must be {expected}",
-    "value_error": "{error}",
-    "string_type": "must be text",
-    "missing": "must be set as well",
-    "string_too_short": "must not be empty",
-}
-
-
 def _rule(kind: str, context: Mapping[str, object], message: str) -> str:
     if kind in _RULES:
         return _RULES[kind].format(**context)
@@ -409,14 +410,6 @@ def _unknown_name(path: SettingPath, value: object, source: str) -> str:
     )
 
 
-_ONLY_IN_FILES = {
-    "LIMITS": f"limits are set by [limits.…] in {PENSTOCK_TOML} or by {LIMIT_FLAG}",
-    "PARTITIONS": f"partitions are set by [partitions] in {PENSTOCK_TOML}",
-    "PROVIDERS": f"providers are set by [providers.…] in {PENSTOCK_TOML}",
-    "BUDGET__": f"budgets of single names are set by [budget.…] in {PENSTOCK_TOML}",
-}
-
-
 def _unknown_variable(name: str) -> str:
     # Its value is not shown: nobody knows what it is, and it may be a secret.
     start = name.removeprefix(VARIABLE_PREFIX)
@@ -427,9 +420,6 @@ def _unknown_variable(name: str) -> str:
         name.upper(), _VARIABLES, 1, 0.0
     )
     return f"The variable {name} is not a setting; the nearest known name is {nearest[0]}."
-
-
-_SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:

@@ -37,6 +37,20 @@ DURATION_SECONDS_MAX = 100 * 365 * 86_400.0  # a century; more is a slip of the 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _TEXT = re.compile(r"(?P<number>-?[0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?P<unit>[smhdw]?)", re.ASCII)
 
+USD_MAX = 10**9  # of a budget or a price; more is a slip of the pen
+TOKEN_PRICE_MAX = 100_000  # dollars of a million tokens; more is a slip of the pen as well
+DECIMALS = 6  # a micro-dollar is the smallest sum
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
+
+COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
+BYTES_MAX = 1 << 40  # of one reply
+TOKENS_MAX = 10**15  # of a budget
+PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are no durations
+BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
+
+_WHOLE = re.compile("-?[0-9]{1,18}", re.ASCII)
+
 
 def parse_duration(value: object) -> float:
     """Turn seconds, a text such as "90s", "10m", "1h", "30d", "2w", or a timedelta into seconds.
@@ -65,13 +79,6 @@ def _seconds(value: object) -> float | None:
     if isinstance(value, str) and (found := _TEXT.fullmatch(value.strip())):
         return float(found["number"]) * _UNITS[found["unit"]]
     return None
-
-
-USD_MAX = 10**9  # of a budget or a price; more is a slip of the pen
-TOKEN_PRICE_MAX = 100_000  # dollars of a million tokens; more is a slip of the pen as well
-DECIMALS = 6  # a micro-dollar is the smallest sum
-
-_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 
 
 def parse_price(value: object) -> Decimal:
@@ -129,15 +136,6 @@ def _decimal(value: object) -> Decimal | None:
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         return Decimal(value.strip())
     return None
-
-
-COUNT_MAX = 1_000_000  # of slots, attempts and the like; more is a slip of the pen
-BYTES_MAX = 1 << 40  # of one reply
-TOKENS_MAX = 10**15  # of a budget
-PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are no durations
-BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
-
-_WHOLE = re.compile("-?[0-9]{1,18}", re.ASCII)
 
 
 def _whole_number(value: object) -> int:

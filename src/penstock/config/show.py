@@ -34,6 +34,25 @@ _HEADER = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _ENTRY = re.compile(r"^\s*([^=#\[]+?)\s*=")
 _ABOVE: dict[str, tuple[str, ...]] = {PENSTOCK_TOML: (), PYPROJECT_TOML: ("tool", "penstock")}
 
+NO_TABLES = "this version has no tables"
+NO_PROVIDERS = "the app has no providers"
+NO_LIMITS = "no limit is configured"
+NO_BUDGET = "no budget is configured"
+UNLIMITED = "nobody set one: it is learned"
+CODE_OR_DEFAULT = "code or default"  # whoever built the worker did not say which
+
+#: What can be tuned, by algorithm.
+_TUNING = {
+    "adaptive": (),
+    "aimd": (
+        "decrease_factor",
+        "successes_until_increase",
+        "cooldown_seconds",
+        "startup_ramp_seconds",
+    ),
+}
+_CAPS = ("max_parallel", "rpm", "tpm")
+
 
 @dataclass(frozen=True, slots=True)
 class ListedSetting:
@@ -106,25 +125,6 @@ def _parts(text: str) -> tuple[str, ...] | None:
         name, tree = next(iter(tree.items()))
         parts.append(name)
     return tuple(parts)
-
-
-NO_TABLES = "this version has no tables"
-NO_PROVIDERS = "the app has no providers"
-NO_LIMITS = "no limit is configured"
-NO_BUDGET = "no budget is configured"
-UNLIMITED = "nobody set one: it is learned"
-CODE_OR_DEFAULT = "code or default"  # whoever built the worker did not say which
-
-#: What can be tuned, by algorithm.
-_TUNING = {
-    "adaptive": (),
-    "aimd": (
-        "decrease_factor",
-        "successes_until_increase",
-        "cooldown_seconds",
-        "startup_ramp_seconds",
-    ),
-}
 
 
 def configured_capacity(
@@ -202,9 +202,6 @@ def _of_provider(
         setting = dotted(("providers", name, one))
         found[f"admission_tuning.{name}.{one}"] = _said(getattr(said, one), setting, sources)
     return found
-
-
-_CAPS = ("max_parallel", "rpm", "tpm")
 
 
 def _said(value: CapacityFact, setting: str, sources: Mapping[str, str]) -> CapacityValue:

@@ -23,6 +23,13 @@ from penstock.errors import PayloadError, UsageError
 DEPTH_MAX = 8  # of parts inside parts
 SHOWN_MAX = 100  # characters of a value in a sentence
 
+T = TypeVar("T")
+
+VALUES_MAX = 1_000_000  # of one dimension
+PROBLEMS_MAX = 1_000  # of one dimension; nobody reads more
+NAMES_LENGTH_MAX = 64  # characters of a dimension's name
+DIMENSIONS_MAX = 5  # of one over=; the partitions that a unit lies in grow faster than n!
+
 
 def name_of(value: object) -> str:
     """The name of a value; UsageError, a sentence about the value, if it has none."""
@@ -76,14 +83,6 @@ def _inside(value: object) -> list[object] | None:
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     fields = getattr(type(value), "model_fields", None)  # a pydantic model, without importing it
     return [getattr(value, name) for name in fields] if isinstance(fields, dict) else None
-
-
-T = TypeVar("T")
-
-VALUES_MAX = 1_000_000  # of one dimension
-PROBLEMS_MAX = 1_000  # of one dimension; nobody reads more
-NAMES_LENGTH_MAX = 64  # characters of a dimension's name
-DIMENSIONS_MAX = 5  # of one over=; the partitions that a unit lies in grow faster than n!
 
 
 class NamedValues(msgspec.Struct, frozen=True):

@@ -34,6 +34,13 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]+)`$")
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Where a body runs: on the loop, in a thread, in another process. Each is a resource of its own.
+ASYNC, THREAD, PROCESS = "async", "thread", "process"
+CONFIGURED: Any = object()  # timeout not given: as configured
+
 
 def parameters_of(what: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a function; `what` begins the refusal."""
@@ -213,12 +220,6 @@ class ArgumentCodec:
         return f"Task {self.task!r} has no argument {name!r}; it takes: {known}."
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-#: Where a body runs: on the loop, in a thread, in another process. Each is a resource of its own.
-ASYNC, THREAD, PROCESS = "async", "thread", "process"
-
 #: A keyed limit: a constant, or a function of some of the arguments, matched by name.
 LimitValue = str | Callable[..., str]
 
@@ -235,9 +236,6 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     executor: str | None = None  # PROCESS, or None: the loop or a thread, as the function is made
     metadata: MetadataSource | None = None  # how it shares with others
     uses: Uses | tuple[Uses, ...] | list[Uses] = ()  # the providers that it calls
-
-
-CONFIGURED: Any = object()  # timeout not given: as configured
 
 
 def limit_seconds(timeout: Duration | None) -> float | None:

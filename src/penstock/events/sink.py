@@ -20,6 +20,10 @@ from penstock.model.provider import RequestResourceKey
 
 log = logging.getLogger("penstock.events")
 
+RECENT_EVENTS_MAX = 1_000
+
+E = TypeVar("E", SchedulerEvent, RequestEvent)
+
 
 class LogEvents:
     """Writes every event as a debug line: kind, what it is about, reason and numbers."""
@@ -43,11 +47,7 @@ def is_logged() -> bool:
     return log.isEnabledFor(logging.DEBUG)
 
 
-RECENT_EVENTS_MAX = 1_000
-
-
 Event = SchedulerEvent | RequestEvent
-E = TypeVar("E", SchedulerEvent, RequestEvent)
 
 
 class RecentEvents:

@@ -24,6 +24,10 @@ MICROSECOND = timedelta(microseconds=1)
 #: every one has a local time in every place.
 CALENDAR_FIRST_AT = -62_135_424_000_000_000
 CALENDAR_END_AT = 253_402_128_000_000_000
+BUILD = "build:"  # how the keys of a plan's jobs begin
+SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
+LOOKBACK_MAX = 1_000_000  # slices
+DATASET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 
 
 class Calendar(Protocol):
@@ -51,10 +55,6 @@ class Calendar(Protocol):
     def before(self, at: int, count: int) -> Sequence[int]:
         """The newest `count` at or before a moment, in order; fewer if there are no more."""
         ...
-
-
-BUILD = "build:"  # how the keys of a plan's jobs begin
-SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
 
 
 class Rule(StrEnum):
@@ -176,11 +176,6 @@ def moment_name(at: int, calendar: Days) -> str:
         return utc_text(at)
     moment = datetime.fromtimestamp(at // 1_000_000, UTC)
     return moment.astimezone(ZoneInfo(calendar.tz)).date().isoformat()
-
-
-LOOKBACK_MAX = 1_000_000  # slices
-
-DATASET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 
 
 def check_dataset_name(name: object) -> str:

@@ -14,6 +14,8 @@ from penstock.model.job import WorkerId
 from penstock.model.spending import BudgetStop
 
 RUN_BYTES_MAX = 64 * 1024  # of a document
+CAUSES_SHOWN = 100  # of a document, those with most time first; the rest is told as one
+GATES_SHOWN = 50  # of a document, those with most time first
 
 
 class RunPart(msgspec.Struct, frozen=True):
@@ -49,10 +51,6 @@ class AsyncCapacityPlan(msgspec.Struct, frozen=True):
 def missing(reason: str) -> CapacityValue:
     """There is no value, and this is why."""
     return CapacityValue(None, missing_reason=reason)
-
-
-CAUSES_SHOWN = 100  # of a document, those with most time first; the rest is told as one
-GATES_SHOWN = 50  # of a document, those with most time first
 
 
 class LimitKind(StrEnum):

@@ -10,6 +10,10 @@ import msgspec
 from penstock.model.job import AttemptError, ErrorCategory, JobState
 
 MISSED_MAX = 1_000  # missed ticks of a cron expression that are counted; "at least" from there on
+ARM_UNITS_MAX = 1_000  # units of one call
+CURSOR_BYTES_MAX = 256 * 1024  # of strict JSON text
+PREFLIGHT_BYTES_MAX = 64 * 1024  # of what a preflight returns
+FAILED_TICKS_KEPT = 20  # of one unit, in its history
 
 
 class NextTick(NamedTuple):
@@ -40,12 +44,6 @@ class Timing(Protocol):
     def after(self, due_at: int, now: int) -> NextTick:
         """The occurrence after one that was due then: later than it, and later than now."""
         ...
-
-
-ARM_UNITS_MAX = 1_000  # units of one call
-CURSOR_BYTES_MAX = 256 * 1024  # of strict JSON text
-PREFLIGHT_BYTES_MAX = 64 * 1024  # of what a preflight returns
-FAILED_TICKS_KEPT = 20  # of one unit, in its history
 
 
 class UnitPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ STEP_LENGTH_MAX = 40  # characters of one key in it
 
 #: Where in a document: the way to the container, and the last step. Written out only in an error.
 _Way = tuple[Any, str | int] | None
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class _Twice(dict[str, Any]):
@@ -82,9 +83,6 @@ def check(value: object, *, limit_bytes: int | None = None) -> None:
         seen += 1
         if limit_bytes is not None and seen + len(todo) > limit_bytes:  # each has a byte at least
             raise StrictJsonError("$", f"more than {limit_bytes:,} bytes, the most that are kept")
-
-
-_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _check_text(text: str, way: _Way) -> None:

@@ -28,6 +28,7 @@ CAPS_SHOWN = 100  # caps of a document; more are not told at all
 PROVIDERS_SHOWN = 50  # models of providers of a document, those with most requests first
 LINES_SHOWN = 20  # reasons to wait of a document, those with most tasks first
 FULL_SHOWN = 10  # full limits of a document
+OVERDUE_BEATS = 1.5  # without a renewal for so many beats nobody is there, most likely
 
 
 class SlotUse(msgspec.Struct, frozen=True):
@@ -214,9 +215,6 @@ def _bounded(whole: WorkerStatus | LeaseReport, status: WorkerStatus) -> str:
             else msgspec.structs.replace(whole, status=small)
         )
     return text.decode()
-
-
-OVERDUE_BEATS = 1.5  # without a renewal for so many beats nobody is there, most likely
 
 
 class UnresponsiveWorker(msgspec.Struct, frozen=True):

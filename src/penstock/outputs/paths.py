@@ -27,6 +27,23 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a p
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})  # the file system has no such
 
+STAGING = ".staging"
+ROOT_FILE = ".penstock-root"
+OWNER_FILE = ".penstock-store"  # the store whose slices these are
+PARQUET, RAW = "parquet", "raw"  # kinds
+ENDINGS = {PARQUET: ".parquet", RAW: ".bin"}
+CHECKSUM_BYTES = 16
+CONTENT_DIGITS = 24  # of a part's name
+MARK_DIGITS = 16
+
+_PART = re.compile(
+    rf"part-[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})\.(?:parquet|bin)"
+)
+_STAGED = re.compile(
+    rf"({DATASET_NAME.pattern})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
+)
+_FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z(?:\.[0-9]{6})?")
+
 
 class Disk:
     """The file system. Names are single components, but for that of the root."""
@@ -113,24 +130,6 @@ def read_all(file: int, size_max: int) -> bytes:
 def reason(error: OSError) -> str:
     """Why the system refused, in its words."""
     return os.strerror(error.errno).lower() if error.errno else str(error)
-
-
-STAGING = ".staging"
-ROOT_FILE = ".penstock-root"
-OWNER_FILE = ".penstock-store"  # the store whose slices these are
-PARQUET, RAW = "parquet", "raw"  # kinds
-ENDINGS = {PARQUET: ".parquet", RAW: ".bin"}
-CHECKSUM_BYTES = 16
-CONTENT_DIGITS = 24  # of a part's name
-MARK_DIGITS = 16
-
-_PART = re.compile(
-    rf"part-[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})\.(?:parquet|bin)"
-)
-_STAGED = re.compile(
-    rf"({DATASET_NAME.pattern})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
-)
-_FOLDER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z(?:\.[0-9]{6})?")
 
 
 class SliceNames(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _LINKS = (errno.ELOOP, errno.EMLINK)  # what O_NOFOLLOW says of a link
 
+CACHED_BYTES_MAX = 1 << 26  # of tables in memory, so that slices which overlap are read once
+
 
 def read_content(root: OutputRoot, named: SliceNames, output: SliceOutput) -> bytes:
     """The bytes of a slice's file, once their size and checksum have been compared."""
@@ -129,9 +131,6 @@ def _damaged(
         output.path,
         missing,
     )
-
-
-CACHED_BYTES_MAX = 1 << 26  # of tables in memory, so that slices which overlap are read once
 
 
 class SlicesData(msgspec.Struct, frozen=True, kw_only=True):

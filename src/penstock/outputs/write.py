@@ -62,6 +62,15 @@ _FAMILIES: tuple[tuple[type, str], ...] = (
 _NUMBERS = {"int", "float"}
 _ALLOWED = "bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, list and dict"
 
+NAMED_MAX = 5  # timestamps that a message names
+OPEN_MAX = 64  # files at a time
+SYNCS_APART_MAX = 4  # fewer are not worth threads
+SYNCS_MAX = 8  # at a time
+RENAMES_MAX = 20  # tries, if whoever sweeps removes the empty folder each time
+ALLOWED = "a list of dicts, an Arrow table, a pandas or polars frame, or bytes"
+
+T = TypeVar("T")
+
 
 def table_of_rows(rows: Sequence[object]) -> pa.Table:
     """A table with columns in the order in which the rows first name them; or `TableError`."""
@@ -185,16 +194,6 @@ def _why(values: list[object], kind: str | None, error: Exception) -> str:
     if kind == "Decimal":
         return "a Decimal that is not finite, or has more than 76 digits"
     return f"Arrow cannot keep its values of type {kind}"
-
-
-NAMED_MAX = 5  # timestamps that a message names
-OPEN_MAX = 64  # files at a time
-SYNCS_APART_MAX = 4  # fewer are not worth threads
-SYNCS_MAX = 8  # at a time
-RENAMES_MAX = 20  # tries, if whoever sweeps removes the empty folder each time
-ALLOWED = "a list of dicts, an Arrow table, a pandas or polars frame, or bytes"
-
-T = TypeVar("T")
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,9 @@ from penstock.model.dataset import Need, SliceMarks
 from penstock.model.plan import SliceCounts
 from penstock.planning.needs import index_ranges
 
+CHUNK = 256  # slices that are looked at together, in the hope that all of them are fresh
+NEVER = 1 << 62  # above every number of a commit
+
 
 class RangeMaxima:
     """Owns the highest of all ranges of 1, 2, 4 … numbers; each row is made when it is needed."""
@@ -36,10 +39,6 @@ class RangeMaxima:
             rows.append(list(map(max, row, row[1 << len(rows) - 1 :])))
         row = rows[power]
         return max(row[first], row[end - (1 << power)])
-
-
-CHUNK = 256  # slices that are looked at together, in the hope that all of them are fresh
-NEVER = 1 << 62  # above every number of a commit
 
 
 class DatasetState(msgspec.Struct):

@@ -26,6 +26,11 @@ GATE_MAX = 1_024  # jobs that a gate waits for itself; a larger one waits for sm
 GATE_PARTS = 32  # of which it has so many
 
 Gate = tuple[int, int]  # its size, and its number among those of its size
+DIRECT_MAX = 8  # jobs of one run that are waited for one by one
+JOINED_MAX = 1_000  # edges of a join, a barrier or an end
+RANGES_MAX = 1_000  # of built slices, of one run; with more holes, edges are cheaper
+
+_NOTHING: tuple[JobRange, ...] = ()
 
 
 def gates_of(run: JobRange) -> list[Gate]:
@@ -76,11 +81,8 @@ def first_unbuilt(
     return None
 
 
-DIRECT_MAX = 8  # jobs of one run that are waited for one by one
-JOINED_MAX = 1_000  # edges of a join, a barrier or an end
-RANGES_MAX = 1_000  # of built slices, of one run; with more holes, edges are cheaper
-
 Ranges = dict[str, tuple[tuple[int, int], ...]]
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -297,7 +299,6 @@ def _first_moment(job: JobDescriptor) -> int:
 
 
 Levels = tuple[tuple[JobDescriptor, ...], ...]
-_NOTHING: tuple[JobRange, ...] = ()
 
 
 class _Upstream(msgspec.Struct):

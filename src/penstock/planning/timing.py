@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from penstock.errors import UsageError
+from penstock.model.dataset import MICROSECONDS
 from penstock.model.schedule import MISSED_MAX, NextTick, Timing
 from penstock.planning.zones import END, find_change, find_zone, local_at, next_change, offset_at
 
@@ -29,6 +30,17 @@ SHOWN_MAX = 80  # characters of an expression in a sentence
 
 _FIELDS = "minute hour day-of-month month day-of-week"
 _LOOKED_FROM = datetime(2000, 1, 1)  # an expression that has no date in 50 years from here has none
+
+INTERVAL_SECONDS_MIN = 0.001
+INTERVAL_SECONDS_MAX = 36_500 * 86_400.0  # a century; more is a slip of the pen
+SPREAD_SECONDS = 30.0  # over which the first ticks of an interval's units lie, at most
+SPREAD_PER_UNIT_SECONDS = 0.01
+
+_EPOCH = datetime(1970, 1, 1)
+_SECOND = timedelta(seconds=1)
+
+#: Where the calendar ends. What would come later comes then.
+END_AT = int((END - _EPOCH).total_seconds()) * MICROSECONDS
 
 
 def read_cron(expression: str) -> tuple[str, CronSim]:
@@ -74,18 +86,6 @@ def _problem(said: str, fields: list[str]) -> str:
     if name == "day-of-month" and value.replace(",", "").replace("-", "").isdigit():
         return f"its {name} is {value!r}, which matches no date in those months"
     return f"its {name} cannot be {value!r}"
-
-
-MICROSECONDS = 1_000_000  # per second
-INTERVAL_SECONDS_MIN = 0.001
-INTERVAL_SECONDS_MAX = 36_500 * 86_400.0  # a century; more is a slip of the pen
-SPREAD_SECONDS = 30.0  # over which the first ticks of an interval's units lie, at most
-SPREAD_PER_UNIT_SECONDS = 0.01
-
-_EPOCH = datetime(1970, 1, 1)
-_SECOND = timedelta(seconds=1)
-#: Where the calendar ends. What would come later comes then.
-END_AT = int((END - _EPOCH).total_seconds()) * MICROSECONDS
 
 
 def interval(seconds: float) -> Timing:

@@ -14,6 +14,10 @@ from penstock.errors import UsageError
 from penstock.model.job import KEY_LENGTH_MAX, NAME_LENGTH_MAX
 from penstock.model.schedule import UnitPlan
 
+UNITS_MAX = 1_000_000  # of one spec
+PROBLEMS_SHOWN = 20  # lines of one refusal
+PROBLEM_LENGTH_MAX = 400  # characters of one line
+
 
 class PreflightPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One unit of a preflight, as it shall run."""
@@ -37,11 +41,6 @@ def unit_spread(unit: str) -> float:
     """A number in [0, 1) from a unit's name, the same at every start."""
     digest = hashlib.blake2b(unit.encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
-
-
-UNITS_MAX = 1_000_000  # of one spec
-PROBLEMS_SHOWN = 20  # lines of one refusal
-PROBLEM_LENGTH_MAX = 400  # characters of one line
 
 
 class UnitSpec(msgspec.Struct, frozen=True):

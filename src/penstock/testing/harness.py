@@ -57,6 +57,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 V = TypeVar("V")
+T = TypeVar("T")
+
+DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an unhealthy provider
+LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at
+PAGE = 1_000  # jobs read at once
+
+R = TypeVar("R")
 
 
 class ByKey(dict[str, V]):
@@ -81,9 +88,6 @@ class Simulated(Protocol):
 
     def transport(self) -> Any:  # noqa: ANN401 (of httpx2 or httpx)
         ...
-
-
-T = TypeVar("T")
 
 
 def _simulated_transport(simulated: Simulated, library: object) -> Any:  # noqa: ANN401
@@ -125,13 +129,6 @@ class _VirtualLocks:
             ours = await self._store.beat_locks(self._run_id, self._ttl_seconds)
             if self._build.has_locks() and not ours:
                 self._build.lost()
-
-
-DRAIN_SECONDS = 2 * 86_400.0  # virtual; longer than the engine waits for an unhealthy provider
-LOOK_SECONDS = 30.0  # virtual; how often a drain is looked at
-PAGE = 1_000  # jobs read at once
-
-R = TypeVar("R")
 
 
 class Harness:

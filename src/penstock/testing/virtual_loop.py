@@ -32,6 +32,15 @@ from penstock.model.job import WorkerId
 from penstock.stores.protocol import JobStore
 from penstock.worker.heartbeat import margin
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+START_EPOCH = 1_700_000_000.0  # seconds since 1970 UTC: 2023-11-14 22:13:20
+LEFTOVER_SECONDS_MAX = 3600.0  # virtual; how long cancelled tasks may take to end
+THREAD_PATIENCE_SECONDS = 1.0  # real; how long timers stand still for work in a thread
+THREADS_MAX = 8  # of the loop's own executor
+FRAMES_MAX = 50  # of one task, in a report
+
 
 class VirtualBeat:
     """Renews the worker's lease on the loop, where time is virtual and nothing can block."""
@@ -59,16 +68,6 @@ class VirtualBeat:
                 [self._worker] if self._worker else [], self._ttl_seconds
             ):
                 self._until = sent + self._ttl_seconds - margin(self._ttl_seconds)
-
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-START_EPOCH = 1_700_000_000.0  # seconds since 1970 UTC: 2023-11-14 22:13:20
-LEFTOVER_SECONDS_MAX = 3600.0  # virtual; how long cancelled tasks may take to end
-THREAD_PATIENCE_SECONDS = 1.0  # real; how long timers stand still for work in a thread
-THREADS_MAX = 8  # of the loop's own executor
-FRAMES_MAX = 50  # of one task, in a report
 
 
 class Deadlock(Exception):

@@ -22,6 +22,16 @@ from penstock.terminal_text import escaped, iso_time
 ROWS_MAX = 20  # of each table; the rest is counted
 NO_SLICE = "Nothing to build: the targets have no slice in this range."
 WIDTH_MAX = 60  # characters of a slice's name
+LEVELS_MAX = 50  # that are shown; the rest is counted
+DATASETS_SHOWN = 500  # of a picture; nobody can read more, and viewers refuse it
+PIECE_JOBS = 1_000  # jobs of one piece of a document
+#: In which order, and in which words, reasons to build are told.
+REASONS = (
+    ("new", "new"),
+    ("outdated", "of another version or root"),
+    ("rebuilt", "after their inputs"),
+    ("forced", "forced"),
+)
 
 
 def report_lines(report: BuildReport, planned: Planned) -> Iterator[str]:
@@ -104,9 +114,6 @@ def _document(result: JobResult) -> dict[str, object]:
     }
 
 
-LEVELS_MAX = 50  # that are shown; the rest is counted
-
-
 class PlanFormat(StrEnum):
     """How a plan is printed."""
 
@@ -177,18 +184,6 @@ def _said(counts: SliceCounts) -> str:
     said = [built] if built else []
     said += [f"{count:,} {words}" for count, words in parts if count]
     return ", ".join(said) or "nothing in this range"
-
-
-DATASETS_SHOWN = 500  # of a picture; nobody can read more, and viewers refuse it
-PIECE_JOBS = 1_000  # jobs of one piece of a document
-
-#: In which order, and in which words, reasons to build are told.
-REASONS = (
-    ("new", "new"),
-    ("outdated", "of another version or root"),
-    ("rebuilt", "after their inputs"),
-    ("forced", "forced"),
-)
 
 
 class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,22 @@ from penstock.planning.zones import (
     may_share_date,
 )
 
+SHOWN_MAX = 80  # characters of a text in a sentence
+
+_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+
+BLOCKS_KEPT = 4_096  # of all calendars
+TIMES_KEPT_MAX = 24  # times a day of a calendar whose blocks are kept
+AROUND_SECONDS = 2 * DAY_SECONDS  # no clock is further from UTC, no change is bigger
+#: Second since 1970 UTC. Earlier, old changes of clocks never give a date a second moment.
+EXACT_SINCE = 0
+FIRST_MONTH = 12  # months since year 0
+LAST_MONTH = 9999 * 12 + 11
+
+_EPOCH_DAY = EPOCH.toordinal()
+
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
 
 class CalendarBase:
     """A frozen calendar; those with the same text are equal."""
@@ -60,11 +76,6 @@ class CalendarBase:
         return f"<{self.text}>"
 
 
-SHOWN_MAX = 80  # characters of a text in a sentence
-
-_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
-
-
 def second_of_day(text: str) -> int:
     """Of "16:00" or "16:00:30"; UsageError if it is neither."""
     given: object = text  # whatever a user without a type checker wrote
@@ -82,17 +93,6 @@ def format_time(second: int) -> str:
     minutes, seconds = divmod(second, 60)
     text = f"{minutes // 60:02d}:{minutes % 60:02d}"
     return f"{text}:{seconds:02d}" if seconds else text
-
-
-BLOCKS_KEPT = 4_096  # of all calendars
-TIMES_KEPT_MAX = 24  # times a day of a calendar whose blocks are kept
-AROUND_SECONDS = 2 * DAY_SECONDS  # no clock is further from UTC, no change is bigger
-#: Second since 1970 UTC. Earlier, old changes of clocks never give a date a second moment.
-EXACT_SINCE = 0
-FIRST_MONTH = 12  # months since year 0
-LAST_MONTH = 9999 * 12 + 11
-
-_EPOCH_DAY = EPOCH.toordinal()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -244,9 +244,6 @@ class Daily(LocalCalendar):
 
     def days(self, year: int, month: int) -> Sequence[int]:
         return every_day(year, month)
-
-
-WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -21,6 +21,13 @@ from penstock.planning.zones import day_bounds, find_zone, first_occurrences
 _LOCAL_EPOCH = datetime(1970, 1, 1)
 _SECOND = timedelta(seconds=1)
 
+SHOWN_MAX = 80  # characters of a text in a sentence
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?([Zz]|[+-]\d\d(:?\d\d)?)?", re.ASCII
+)
+
 
 def generate_timestamps(
     calendar: Calendar, start: datetime | date, end: datetime | date
@@ -54,14 +61,6 @@ def micros_of(moment: datetime | date, calendar: Calendar) -> int:
         return shown_at  # beyond all calendars; a day more or less is the same
     passed_at = first_occurrences((seconds,), find_zone(calendar.tz))[0] * MICROSECONDS
     return passed_at + rest // MICROSECOND
-
-
-SHOWN_MAX = 80  # characters of a text in a sentence
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?([Zz]|[+-]\d\d(:?\d\d)?)?", re.ASCII
-)
 
 
 def parse_moment(given: datetime | date | str, calendar: Calendar, now: int) -> int:

@@ -25,6 +25,12 @@ from penstock.testing.simulated_provider.rules import (
 )
 
 Headers = list[tuple[str, str]]
+CHARACTERS_PER_TOKEN = 4
+STREAM_WORDS_MAX = 16  # pieces of a streamed answer
+FIRST_PART = 0.3  # of a stream's latency passes before its first byte
+EMBEDDING_SIZE = 8
+
+_SENT = ("the", "water", "runs", "through", "a", "gate", "and", "turns", "wheel", "below")
 
 
 def rate_headers(style: HeaderStyle, quotas: Mapping[str, QuotaState], wall: float) -> Headers:
@@ -115,13 +121,6 @@ def _limit(name: str, state: QuotaState) -> str:
 
 def _whole(value: float) -> str:
     return str(math.floor(value))
-
-
-CHARACTERS_PER_TOKEN = 4
-STREAM_WORDS_MAX = 16  # pieces of a streamed answer
-FIRST_PART = 0.3  # of a stream's latency passes before its first byte
-EMBEDDING_SIZE = 8
-_SENT = ("the", "water", "runs", "through", "a", "gate", "and", "turns", "wheel", "below")
 
 
 class Dialect(StrEnum):

@@ -14,6 +14,8 @@ import msgspec
 
 from penstock.errors import UsageError
 
+_DUST = 1e-9  # what rounding may take from a level
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRequest:
@@ -218,9 +220,6 @@ class Change:
         if self.after_seconds is not None:
             return seconds >= self.after_seconds
         return self.after_calls is not None and calls >= self.after_calls
-
-
-_DUST = 1e-9  # what rounding may take from a level
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ from penstock.testing.simulated_provider.rules import Ending, Part, Reply
 
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 64 * 1024 * 1024
+HOST = "127.0.0.1"
+BACKLOG = 1024  # connections that wait to be accepted
+BODILESS = (204, 304)  # statuses of replies without a body
+ANSWER_SECONDS = 30.0  # that starting or stopping may take
 
 
 class MalformedRequest(Exception):
@@ -117,11 +121,6 @@ def chunk(data: bytes) -> bytes:
 
 
 log = logging.getLogger("penstock.testing")
-
-HOST = "127.0.0.1"
-BACKLOG = 1024  # connections that wait to be accepted
-BODILESS = (204, 304)  # statuses of replies without a body
-ANSWER_SECONDS = 30.0  # that starting or stopping may take
 
 
 def _framing(reply: Reply) -> list[tuple[str, str]]:
