@@ -8,8 +8,7 @@ from collections.abc import Hashable, Mapping
 
 from penstock.admission.tasks.controller import TaskAdmissionController
 from penstock.admission.tasks.decisions import TaskAdmissionLease
-from penstock.admission.tasks.fair_lines import Bucket, Contest, Line
-from penstock.admission.tasks.queue import FairTaskQueue
+from penstock.admission.tasks.queue import Bucket, Contest, FairTaskQueue, Line
 from penstock.model.task import SUBMISSION, SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Mapping
 import msgspec
 
 from penstock.admission.tasks.decisions import (
-    CapacityChanges,
     DenialReason,
     TaskAdmissionBlockSummary,
     TaskAdmissionDecision,
@@ -24,7 +23,7 @@ from penstock.admission.tasks.policies import (
     PolicyStateDelta,
     TaskAdmissionPolicy,
 )
-from penstock.admission.tasks.queue import QueueView
+from penstock.admission.tasks.queue import CapacityChanges, QueueView
 from penstock.errors import InternalError, UsageError
 from penstock.model.lease import ReleaseReason, ReleaseResult
 from penstock.model.task import SUBMISSION, SchedulableTask, SchedulerResourceRequest
@@ -200,7 +199,7 @@ class TaskAdmissionController:
                 for resource, _ in request.needs:
                     resources.add(resource)
             self._freed.clear()
-        elif not changes:
+        elif not (changes.everything or changes.groups or changes.gates):
             return None
         self._ledger_version += 1
         self._capacity_changes = CapacityChanges()

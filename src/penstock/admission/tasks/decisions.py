@@ -6,7 +6,7 @@ Every decision is a value with a reason from a closed list and the numbers behin
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -84,15 +84,3 @@ class TaskAdmissionBlockSummary(msgspec.Struct, frozen=True):
     @property
     def dominant(self) -> DenialReason | None:
         return next(iter(self.dominant_denial_reasons), None)
-
-
-class CapacityChanges(msgspec.Struct):
-    """Capacity that was freed or changed, so that denied tasks may be tried again."""
-
-    resources: set[str] = msgspec.field(default_factory=set)
-    groups: set[str] = msgspec.field(default_factory=set)
-    gates: set[Hashable] = msgspec.field(default_factory=set)
-    everything: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.everything or self.resources or self.groups or self.gates)

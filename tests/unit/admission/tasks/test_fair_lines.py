@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import (
-    CapacityChanges,
     DenialReason,
     TaskAdmissionDenied,
     TaskAdmissionLease,
     Until,
 )
-from penstock.admission.tasks.fair_lines import TAGS_KEPT, Contest, Group
 from penstock.admission.tasks.policies import StrictFairTaskAdmissionPolicy
-from penstock.admission.tasks.queue import FairTaskQueue, QueueView
+from penstock.admission.tasks.queue import (
+    TAGS_KEPT,
+    CapacityChanges,
+    Contest,
+    FairTaskQueue,
+    Group,
+    QueueView,
+)
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from tests.scheduling import check_queue, task, tasks, turn
 

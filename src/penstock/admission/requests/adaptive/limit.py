@@ -13,13 +13,14 @@ from math import inf
 import msgspec
 
 from penstock.admission.requests.adaptive.latency import Cohort, LatencyWatch
-from penstock.admission.requests.adaptive.mirrors import Mirrors, Sent
 from penstock.admission.requests.adaptive.rate import (
     EVEN_GAIN,
+    Mirrors,
     ModeDetector,
     Pacer,
     RateLimit,
     Rates,
+    Sent,
 )
 from penstock.admission.requests.adaptive.window import (
     FREE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.admission.requests.adaptive.mirrors import Mirrors
+from penstock.admission.requests.adaptive.rate import Mirrors
 from penstock.model.request import Quota, QuotaReading
 
 
