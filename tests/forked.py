@@ -333,9 +333,9 @@ def main() -> None:
     import penstock.processes.worker
     import penstock.testing  # noqa: F401 (imported once, for all clones)
     from penstock.cli import main as command_line
-    from penstock.cli.commands.queue import group
+    from penstock.cli.commands import queue
 
-    places = [place for place, _ in [*command_line.COMMANDS.values(), *group.COMMANDS.values()]]
+    places = [place for place, _ in [*command_line.COMMANDS.values(), *queue.COMMANDS.values()]]
     for name in [*(place.partition(":")[0] for place in places), *sys.argv[2:]]:
         importlib.import_module(name)
     gc.collect()

@@ -97,7 +97,6 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
     assert ours(of_a_group) - ours(loaded) == {
         "penstock.cli.commands",
         "penstock.cli.commands.queue",
-        "penstock.cli.commands.queue.group",
     }
 
 

@@ -83,11 +83,11 @@ COMMANDS: CommandTable = {
         "Write a consistent copy of the store to a file, while workers run.",
     ),
     "restore": (
-        "penstock.cli.commands.restore:restore",
+        "penstock.cli.commands.backup:restore",
         "Put a backup in the place of the store; what was there is kept beside it.",
     ),
     "queue": (
-        "penstock.cli.commands.queue.group:commands",
+        "penstock.cli.commands.queue:commands",
         "Accept jobs, work on them, look at them.",
     ),
     "config": ("penstock.cli.commands.config:commands", "Look at the settings."),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli import main
-from penstock.cli.commands.queue import group as queue
+from penstock.cli.commands import queue
 from penstock.cli.lazy_command import LazyCommand
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock backup`: copies the store to a file while it is in use."""
+"""`penstock backup` copies the store to a file while it is in use; `restore` brings it back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.clock import SystemClock
 from penstock.errors import UsageError
-from penstock.operate.actions import jobs_counted
-from penstock.operate.backup import back_up
+from penstock.operate.actions import answer, jobs_counted
+from penstock.operate.backup import Restore, back_up, refuse_file, void_leases
 from penstock.terminal_text import escaped, print_document, say
 
 STANDARD_OUTPUT = "-"
@@ -37,3 +38,82 @@ def backup(
             f"{jobs_counted(report.jobs)} of {escaped(url)} backed up to {escaped(file)} "
             f"({report.bytes:,} bytes)."
         )
+
+
+def restore(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A file of `penstock backup`.")
+    ] = None,
+    after_pg_restore: Annotated[
+        bool,
+        typer.Option(
+            "--after-pg-restore",
+            help="The server's tools have restored it: void every lease, fence old owners.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, whatever is there now.")] = False,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a backup in the place of the store; what was there is kept beside it."""
+    target = Target.named(app=app, store=store)
+    if after_pg_restore:
+        if file is not None:
+            raise UsageError(f"--after-pg-restore takes no file, got {file!r}.")
+        _void_leases(target, yes=yes, as_json=as_json)
+        return
+    if file is None:
+        raise UsageError("Name the file of a backup to restore.")
+    _restore(target, file, yes=yes, as_json=as_json)
+
+
+def _restore(target: Target, file: str, *, yes: bool, as_json: bool) -> None:
+    url, _ = target.store()
+    work = Restore(url, Path(file), folder=target.folder)
+    plan = work.check()
+    if plan.replaces and not yes:
+        there = "an unreadable file" if plan.replaced is None else jobs_counted(plan.replaced)
+        raise UsageError(
+            f"The store {url} ({there}) would be replaced by {file!r} ({jobs_counted(plan.jobs)}); "
+            "add --yes to do it. What is there now is kept beside it."
+        )
+    report = work.run()
+    if as_json:
+        print_document(
+            {
+                "file": file,
+                "store": url,
+                "jobs": report.jobs,
+                "bytes": report.bytes,
+                "voided_leases": report.voided,
+                "kept": None if report.kept is None else str(report.kept),
+            }
+        )
+        return
+    say(f"{jobs_counted(report.jobs)} of {escaped(file)} restored to {escaped(url)}.")
+    if report.voided:
+        say(f"{jobs_counted(report.voided)} in progress in the backup: ready again, uncharged.")
+    if report.kept is not None:
+        say(f"What was there before is kept as {escaped(str(report.kept))}.")
+
+
+def _void_leases(target: Target, *, yes: bool, as_json: bool) -> None:
+    url, _ = target.store()
+    refuse_file(url)
+    with target.opened_store() as opened:
+        if not yes:
+            workers = answer(opened.stats(), opened).workers
+            raise UsageError(
+                f"Every lease of the store {escaped(opened.url)} would be voided; workers alive: "
+                f"{workers}. Stop them, then add --yes to do it."
+            )
+        voided = void_leases(opened, SystemClock())
+        shown = opened.url
+    if as_json:
+        print_document({"store": shown, "voided_leases": voided})
+        return
+    say(
+        f"{voided:,} leases of {escaped(shown)} were voided: those jobs are ready again, "
+        "uncharged, and whoever held them before the restore is refused."
+    )
