@@ -222,7 +222,7 @@ class KeyedLimiter:
     """
 
     def __init__(self, default_limit: int, per_key: Mapping[str, int] | None = None) -> None:
-        self._turns: KeyedSlots[_Waiter] = KeyedSlots(default_limit, per_key)
+        self._slots: KeyedSlots[_Waiter] = KeyedSlots(default_limit, per_key)
         # Guards the turns; nothing waits or wakes while it is held. The garbage collector may end
         # a forgotten coroutine, and so give a slot back, in the midst of a decision of the same
         # thread: so the lock can be taken twice, and what comes in the midst is done at the end.
@@ -231,18 +231,18 @@ class KeyedLimiter:
         self._late: deque[tuple[str, _Waiter | None]] = deque()
 
     def __repr__(self) -> str:
-        return f"<KeyedLimiter {self._turns!r}>"
+        return f"<KeyedLimiter {self._slots!r}>"
 
     def snapshot(self) -> dict[str, KeyCount]:
         """Limit, holders and waiters of every key that is in use."""
         with self._decision():
-            return self._turns.snapshot()
+            return self._slots.snapshot()
 
     def try_acquire(self, key: str) -> bool:
         """Take a slot of a key if there is one; never waits."""
         check_name("limiter key", key)
         with self._decision():
-            return self._turns.try_acquire(key)
+            return self._slots.try_acquire(key)
 
     async def acquire(self, key: str, timeout: Duration | None = None) -> None:
         """Wait for a slot of a key and take it; TimeoutError if it takes longer than `timeout`."""
@@ -294,7 +294,7 @@ class KeyedLimiter:
         """
         check_name("limiter key", key)
         with self._decision() as served:
-            served += self._turns.set_limit(key, limit)
+            served += self._slots.set_limit(key, limit)
 
     def hold(self, key: str, timeout: Duration | None = None) -> Hold:
         """Hold a slot for a block: `async with limiter.hold(key):`, in a thread `with`."""
@@ -302,14 +302,14 @@ class KeyedLimiter:
 
     def _try_or_wait(self, key: str, waiter: _Waiter) -> bool:
         with self._decision():
-            if self._turns.try_acquire(key):
+            if self._slots.try_acquire(key):
                 return True
-            self._turns.wait(key, waiter)
+            self._slots.wait(key, waiter)
             return False
 
     def _leave(self, key: str, waiter: _Waiter) -> KeyCount:
         """Give up, once; the numbers of the key before that."""
-        count = self._turns.count(key)
+        count = self._slots.count(key)
         if not waiter.left:
             waiter.left = True
             self._give_back(key, waiter)
@@ -327,8 +327,8 @@ class KeyedLimiter:
     def _given_back(self, key: str, waiter: _Waiter | None) -> list[_Waiter]:
         """A holder releases, or a waiter leaves; who is served by that."""
         if waiter is None:
-            return self._turns.release(key)
-        return self._turns.leave(key, waiter)
+            return self._slots.release(key)
+        return self._slots.leave(key, waiter)
 
     @contextmanager
     def _decision(self) -> Iterator[list[_Waiter]]:

@@ -340,7 +340,7 @@ def test_a_slot_given_back_in_the_midst_of_a_decision_is_counted_after_it() -> N
     limiter.acquire_sync("k")
     with limiter._decision():
         limiter.release("k")
-        assert limiter._turns.count("k").held == 1
+        assert limiter._slots.count("k").held == 1
 
     assert limiter.snapshot() == {}
 

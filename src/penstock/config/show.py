@@ -156,7 +156,7 @@ def configured_capacity(
         counted = ((budget.micros, budget.usd_from), (budget.tokens, budget.tokens_from))
         said = ", ".join(dict.fromkeys(source for cap, source in counted if cap is not None))
         found[f"budgets.{budget.name}"] = CapacityValue(
-            budget.shown(budget.cap), said or budget.name
+            budget.format_amount(budget.cap), said or budget.name
         )
     served = [one if isinstance(one, str) else one.name for one in providers]
     if not served:

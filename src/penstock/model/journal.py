@@ -57,7 +57,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     key: CallKey
     status: int
-    headers: tuple[tuple[str, str], ...]  # safe ones only: see outbound/journal
+    headers: tuple[tuple[str, str], ...]  # safe ones only: see requests/journal
     body: bytes | None  # compressed; None: it is too large, so the call is settled and `spoiled`
     used: Amount
     input_tokens: int = 0

@@ -180,7 +180,7 @@ class LockView(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     run_id: str
-    mark: str  # of the process that took it, see process_mark
+    mark: str  # identity of the process that took it, see process_identity
     token: int  # grows with every taking
     taken_at: int
     alive: bool  # it was renewed in time

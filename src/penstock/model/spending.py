@@ -107,7 +107,7 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
         """Which run or day it is about."""
         return run_id if self.period is Period.RUN else day
 
-    def shown(self, amount: Amount) -> str:
+    def format_amount(self, amount: Amount) -> str:
         """Of an amount what this budget counts: `$1.50 and 20,000 tokens`."""
         words = []
         if self.micros is not None:
@@ -209,17 +209,17 @@ class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """`[budget.day] of $50.00 a day`; of what was enough nothing is said."""
         short = self.refusal.short
-        return f"[{self.budget}] of {short.shown(short.cap)} a {short.period.value}"
+        return f"[{self.budget}] of {short.format_amount(short.cap)} a {short.period.value}"
 
     @property
     def numbers(self) -> str:
         """What was spent and is reserved, and what a call would need."""
         short, words = self.refusal.short, []
         if self.spent is not None:
-            words.append(f"{short.shown(self.spent)} spent")
-            if short.shown(self.reserved) != short.shown(Amount()):
-                words.append(f"{short.shown(self.reserved)} reserved by calls in doubt")
-        needs = f"a call of {self.refusal.where} may need {short.shown(self.refusal.asked)}"
+            words.append(f"{short.format_amount(self.spent)} spent")
+            if short.format_amount(self.reserved) != short.format_amount(Amount()):
+                words.append(f"{short.format_amount(self.reserved)} reserved by calls in doubt")
+        needs = f"a call of {self.refusal.where} may need {short.format_amount(self.refusal.asked)}"
         return ", ".join([*words, f"and {needs}"] if words else [needs])
 
     @property

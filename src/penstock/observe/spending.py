@@ -47,11 +47,11 @@ class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """`Of [budget.day], $0.50 of $20.00 is left ($19.50 spent).`"""
         budget = self.budget
-        used = f"{budget.shown(self.spent)} spent"
-        if budget.shown(self.reserved) != budget.shown(Amount()):
-            used += f", {budget.shown(self.reserved)} reserved"
-        whole = budget.shown(budget.cap)
-        return f"Of [{budget.name}], {budget.shown(self.left)} of {whole} is left ({used})."
+        used = f"{budget.format_amount(self.spent)} spent"
+        if budget.format_amount(self.reserved) != budget.format_amount(Amount()):
+            used += f", {budget.format_amount(self.reserved)} reserved"
+        whole = budget.format_amount(budget.cap)
+        return f"Of [{budget.name}], {budget.format_amount(self.left)} of {whole} is left ({used})."
 
 
 def spending_of(balances: Iterable[Balance]) -> list[Spending]:

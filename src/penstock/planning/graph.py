@@ -41,7 +41,7 @@ def validate(specs: Iterable[DatasetSpec]) -> None:
     known = {name: [n for n in wanted if n in needs] for name, wanted in needs.items()}
     for circle in _circles(known):
         problems.add(_circle_refusal("Datasets", circle))
-    problems.refuse()
+    problems.raise_if_any()
 
 
 def _needs_of(spec: DatasetSpec, problems: Problems) -> list[str]:

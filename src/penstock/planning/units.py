@@ -76,7 +76,7 @@ class Problems:
         if len(self._lines) < PROBLEMS_SHOWN:
             self._lines[sentence] = None
 
-    def refuse(self) -> None:
+    def raise_if_any(self) -> None:
         """Raise UsageError if there are any: one sentence, or a line for each."""
         lines = [line[:PROBLEM_LENGTH_MAX] for line in self._lines]
         if len(lines) == 1:

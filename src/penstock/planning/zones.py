@@ -74,12 +74,9 @@ def first_occurrences(
 
     Before `exact_since`, a second since 1970, one that is passed on another date is left out.
     """
-    if not times:
-        return []
-    spans = offset_spans(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
-    if len(spans) == 1:
-        offset = spans[0].offset
-        return [time - offset for time in times]
+    spans = _spans_around(times, zone)
+    if len(spans) <= 1:
+        return [time - span.offset for span in spans for time in times]
     found: list[int] = []
     number, last = 0, len(spans) - 1
     for time in times:
@@ -97,12 +94,9 @@ def first_occurrences(
 
 def all_occurrences(times: Sequence[int], zone: ZoneInfo) -> list[int]:
     """Whenever clocks show one of some ordered local times: twice, once or not at all."""
-    if not times:
-        return []
-    spans = offset_spans(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
-    if len(spans) == 1:
-        offset = spans[0].offset
-        return [time - offset for time in times]
+    spans = _spans_around(times, zone)
+    if len(spans) <= 1:
+        return [time - span.offset for span in spans for time in times]
     found: list[int] = []
     for number, (start, offset) in enumerate(spans):
         low = bisect_left(times, start + offset) if number else 0
@@ -111,6 +105,12 @@ def all_occurrences(times: Sequence[int], zone: ZoneInfo) -> list[int]:
             high = bisect_left(times, spans[number + 1].start + offset)
         found += [time - offset for time in times[low:high]]
     return found
+
+
+def _spans_around(times: Sequence[int], zone: ZoneInfo) -> list[Span]:
+    if not times:
+        return []
+    return offset_spans(zone, times[0] - _REACH_SECONDS, times[-1] + _REACH_SECONDS)
 
 
 def day_bounds(day: date, zone: ZoneInfo) -> tuple[int, int]:

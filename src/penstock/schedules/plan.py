@@ -56,7 +56,7 @@ def plan_daemon(
     values = _values(preflights, schedules, dimensions, settings, problems)
     checks = _units(PREFLIGHT, preflights, values, problems)
     ticks = _units(SCHEDULE, schedules, values, problems)
-    problems.refuse()
+    problems.raise_if_any()
     counts: dict[str, int] = {}
     for unit, _ in ticks:
         counts[unit.spec] = counts.get(unit.spec, 0) + 1

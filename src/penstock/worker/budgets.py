@@ -120,6 +120,7 @@ def _cause(refusal: BudgetRefusal) -> str:
         return f"[{budget.name}] counts dollars, and the price of {where} is not known."
     short = refusal.short
     return (
-        f"Of [{budget.name}], {short.shown(refusal.left)} of {short.shown(short.cap)} is left, "
-        f"and a call of {where} may need {short.shown(refusal.asked)}."
+        f"Of [{budget.name}], {short.format_amount(refusal.left)} of "
+        f"{short.format_amount(short.cap)} is left, and a call of {where} may need "
+        f"{short.format_amount(refusal.asked)}."
     )

@@ -274,7 +274,7 @@ def test_a_budget_says_what_it_counts() -> None:
         f"{budget.name}.usd = 0.000001 in penstock.toml and "
         f"{budget.name}.tokens = 2 in penstock.toml"
     )
-    assert budget.shown(Amount(1_000_000, 1_000)) == "$1.00 and 1,000 tokens"
+    assert budget.format_amount(Amount(1_000_000, 1_000)) == "$1.00 and 1,000 tokens"
     assert (budget.span("run-1", "2026-11-16"), budget.cap) == ("2026-11-16", Amount(1, 2))
 
 

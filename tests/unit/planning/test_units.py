@@ -25,7 +25,7 @@ VALUES: dict[str, Mapping[str, Any]] = {
 def plan(*specs: UnitSpec) -> list[Unit]:
     problems = Problems()
     units = plan_units("schedule:", specs, VALUES.__getitem__, problems)
-    problems.refuse()
+    problems.raise_if_any()
     return units
 
 
@@ -78,12 +78,12 @@ def test_names_that_are_too_long_are_refused() -> None:
 
 def test_every_problem_is_told_at_once_and_bounded() -> None:
     problems = Problems()
-    problems.refuse()
+    problems.raise_if_any()
     for number in range(50):
         problems.add(f"Number {number} is wrong.")
         problems.add(f"Number {number % 5} is wrong.")
     with pytest.raises(UsageError) as refused:
-        problems.refuse()
+        problems.raise_if_any()
 
     lines = str(refused.value).splitlines()
     assert lines[0] == "The plan has 50 problems:"
@@ -97,7 +97,7 @@ def test_one_problem_is_one_sentence() -> None:
     problems.add("This is wrong.")
 
     with pytest.raises(UsageError, match=r"^This is wrong\.$"):
-        problems.refuse()
+        problems.raise_if_any()
 
 
 def test_too_many_units_are_refused_before_they_are_made() -> None:
@@ -107,4 +107,4 @@ def test_too_many_units_are_refused_before_they_are_made() -> None:
 
     assert found == []
     with pytest.raises(UsageError, match="has 4,000,000 units, over a × b; at most 1,000,000"):
-        problems.refuse()
+        problems.raise_if_any()

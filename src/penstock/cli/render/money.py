@@ -88,4 +88,4 @@ def _money(usd: str) -> str:
 def _used(use: BudgetUse) -> list[str | int]:
     budget = use.budget
     amounts = (budget.cap, use.spent, use.reserved, use.left)
-    return [budget.name, use.span, *map(budget.shown, amounts)]
+    return [budget.name, use.span, *map(budget.format_amount, amounts)]

@@ -37,7 +37,7 @@ def held_by_budget(
         gate=Gate.BUDGET,
         sentence=(
             f"{held} by a budget: a call of {refusal.where} may need "
-            f"{short.shown(refusal.asked)}. {numbers}"
+            f"{short.format_amount(refusal.asked)}. {numbers}"
         ),
         unblocks=f"{short.settings} is raised and a new run starts{anew}",
         command=run_command(job.task),

@@ -295,9 +295,9 @@ class PaidCall:
         else:
             short = refusal.short
             text = (
-                f"A call of {where} may need {short.shown(refusal.asked)}, of [{budget.name}] "
-                f"there is {short.shown(refusal.left)} left: it was not sent; raise "
-                f"{short.settings}, and run again."
+                f"A call of {where} may need {short.format_amount(refusal.asked)}, of "
+                f"[{budget.name}] there is {short.format_amount(refusal.left)} left: it was not "
+                f"sent; raise {short.settings}, and run again."
             )
         error = BudgetUsedUp(text, budget.name)
         self._calls.over_budget, self._calls.refusal = error, refusal
