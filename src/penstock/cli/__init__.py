@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: a face that nobody imports."""
+"""The command line `penstock`; no other package imports it."""

@@ -156,7 +156,7 @@ class Target:
             app.close()
 
     @contextmanager
-    def looked_at_app(self) -> Iterator[Penstock]:
+    def app_for_reading(self) -> Iterator[Penstock]:
         """Import the app and open its store to look at it; where there is none, it is empty."""
         app = self.app()
         loaded = app.load(self.flags, folder=self.folder)

@@ -107,7 +107,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     failed: int
     tokens: int
-    in_doubt: int  # calls of all runs of which nobody knows whether they were answered
+    in_doubt: int  # calls of all runs whose outcome is unknown
     spent: tuple[Balance, ...]  # by scope, all first; empty: nothing was paid
 
 

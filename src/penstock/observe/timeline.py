@@ -21,7 +21,7 @@ from penstock.events.kinds import (
 Event = SchedulerEvent | RequestEvent
 S, R = SchedulerEventKind, RequestEventKind
 
-NO_STEPS = "nobody listened to every step of every task"
+NO_STEPS = "the events of single tasks were not recorded"
 NO_GROUPS = "the stream does not say which groups have tasks queued"
 GAPS = "events are missing: the sequence of a stream has gaps"
 

@@ -63,7 +63,7 @@ def test_after_a_restore_by_the_server_nobody_from_before_owns_anything(
     assert done.code == 0
     assert done.out == (
         "2 leases of postgresql://me@h/db were voided: those jobs are ready again, uncharged, and "
-        "whoever held them before the restore is refused.\n"
+        "their former holders are refused.\n"
     )
     assert "hunter2" not in done.out + done.err
     refs = [JobRef(job.id, job.token) for job in jobs]

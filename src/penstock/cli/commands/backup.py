@@ -115,5 +115,5 @@ def _void_leases(target: Target, *, yes: bool, as_json: bool) -> None:
         return
     say(
         f"{voided:,} leases of {escaped(shown)} were voided: those jobs are ready again, "
-        "uncharged, and whoever held them before the restore is refused."
+        "uncharged, and their former holders are refused."
     )

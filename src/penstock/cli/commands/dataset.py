@@ -62,7 +62,7 @@ def list_datasets(
     app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
     """List the datasets of the app, and what is committed of each."""
-    with Target.named(app=app, store=store).looked_at_app() as opened:
+    with Target.named(app=app, store=store).app_for_reading() as opened:
         views = {view.name: view for view in opened.store.datasets().result()}
         if as_json:
             listed = [_listed(opened, name, views.get(name)) for name in _names(opened)]
@@ -86,7 +86,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one dataset: its calendar, what it needs, its newest slices and their files."""
-    with Target.named(app=app, store=store).looked_at_app() as opened:
+    with Target.named(app=app, store=store).app_for_reading() as opened:
         dataset = opened.registry.find_dataset(name)
         now = to_micros(SystemClock().now())
         rows = _newest(opened, dataset.name, *_range(dataset, start, end, now), limit)
@@ -122,7 +122,7 @@ def read(
     store: StoreOption = None,
 ) -> None:
     """Print the rows that are committed, by time; their files are verified."""
-    with Target.named(app=app, store=store).looked_at_app() as opened:
+    with Target.named(app=app, store=store).app_for_reading() as opened:
         dataset = opened.registry.find_dataset(name)
         now = to_micros(SystemClock().now())
         table = opened.read_range(dataset, *_range(dataset, start, end, now))
@@ -203,7 +203,7 @@ def _newest(app: Penstock, name: str, first: int, last: int, limit: int) -> list
 
 
 def _csv_line(cells: Iterable[object]) -> str:
-    """One line; a terminal, and nobody else, is spared what it might obey."""
+    """One line of CSV; control characters are escaped for a terminal only."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     line = text.getvalue()

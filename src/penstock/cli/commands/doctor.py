@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is everything here as it must be, and if not, what is to be done?
+"""`penstock doctor`: health checks of the machine, the settings, the app, the store and the queue.
 
-SliceLookups only: nothing is written, made or migrated, and the app is imported in another process.
+Read-only: nothing is written, created or migrated, and the app is imported in another process.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def plan(
 
 def plan_and_print(target: Target, spec: BuildSpec, picture: PlanFormat) -> int:
     """Plan, print, and end with 0."""
-    with target.looked_at_app() as app:
+    with target.app_for_reading() as app:
         for name in spec.targets:
             app.registry.find_dataset(name)
         now = to_micros(SystemClock().now())

@@ -57,7 +57,7 @@ def why_slice(target: Target, key: str) -> Explanation | None:
         UsageError: the dataset is unknown, or what follows is no time.
     """
     name, _, text = key.partition("@")
-    with target.looked_at_app() as app:
+    with target.app_for_reading() as app:
         if app.store.job(key).result() is not None:
             return None
         dataset = app.registry.find_dataset(name)

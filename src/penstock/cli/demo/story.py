@@ -289,7 +289,7 @@ EASED_AT = 0.45
 KILLED_AT = 0.5
 LAST_KILL_AT = 0.85  # also if the limit is not back by then
 
-#: Has somebody asked for the end?
+#: Whether the demo was asked to stop.
 IsStopped = Callable[[], bool]
 
 
@@ -456,7 +456,7 @@ class Story:
         )
 
     def _until(self, true: Callable[[], bool]) -> None:
-        """Wait for something; StoryStopped if somebody wants the end."""
+        """Wait for a condition; StoryStopped if the demo is asked to stop."""
         late_at = self._clock.monotonic() + STEP_SECONDS
         while not true():
             if self._is_stopped():

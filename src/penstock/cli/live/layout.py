@@ -423,8 +423,8 @@ def _special(snapshot: RunSnapshot, columns: int) -> list[list[Piece]]:
 
 
 def _units(units: Units, columns: int) -> list[Piece]:
-    head, ticking, *ill = units.parts()
-    parts = [Piece(head), Piece(ticking, Style.BUSY), *(Piece(one, Style.BAD) for one in ill)]
+    head, ticking, *troubles = units.parts()
+    parts = [Piece(head), Piece(ticking, Style.BUSY), *(Piece(one, Style.BAD) for one in troubles)]
     return fitting(parts, columns, GAP)
 
 

@@ -34,7 +34,7 @@ from penstock.terminal_text import escaped, format_duration, format_spending, sa
 
 SUMMARY_SECONDS = 5.0  # for each number that is asked for
 PROVIDERS_NAMED = 4
-LIMITED_SECONDS = 2.0  # nobody asks what limited a shorter run
+LIMITED_SECONDS = 2.0  # of a shorter run the bottleneck is not shown
 
 log = logging.getLogger("penstock.run")
 
@@ -59,46 +59,46 @@ class RunSummary:
     unheard: str | None = None  # workers that were killed, and what is not counted
 
 
-def summary_lines(closing: RunSummary) -> Iterator[str]:
+def summary_lines(summary: RunSummary) -> Iterator[str]:
     """The summary as plain text, a dozen lines at most."""
-    yield _ended(closing)
-    for name, figures in list(closing.providers.items())[:PROVIDERS_NAMED]:
+    yield _ended(summary)
+    for name, figures in list(summary.providers.items())[:PROVIDERS_NAMED]:
         yield _provider(name, figures)
-    more = len(closing.providers) - PROVIDERS_NAMED
+    more = len(summary.providers) - PROVIDERS_NAMED
     if more > 0:
         yield f"{counted(more, 'more provider')}: {command('providers')}"
-    if closing.unheard is not None:
-        yield closing.unheard
-    if closing.units is not None:
-        yield ", ".join(_format_units(closing.units))
-    if closing.money is not None:
-        yield _paid(closing.money, closing.in_doubt)
-    if closing.limited_by is not None:
-        yield f"Limited by: {escaped(closing.limited_by)}"
-    failed = closing.ended.get(JobState.ERROR, 0)
-    if failed and not closing.build:
+    if summary.unheard is not None:
+        yield summary.unheard
+    if summary.units is not None:
+        yield ", ".join(_format_units(summary.units))
+    if summary.money is not None:
+        yield _paid(summary.money, summary.in_doubt)
+    if summary.limited_by is not None:
+        yield f"Limited by: {escaped(summary.limited_by)}"
+    failed = summary.ended.get(JobState.ERROR, 0)
+    if failed and not summary.build:
         listed = command("queue", "list", "--state", JobState.ERROR.value)
         yield f"{counted(failed, 'job')} failed: {listed}"
-    following = _next(closing, failed)
+    following = _next(summary, failed)
     if following is not None:
         yield f"Next: {following}"
 
 
-def _ended(closing: RunSummary) -> str:
-    if not closing.build:
-        return closing.pace.summary(closing.ended)
-    jobs = counted(sum(closing.ended.values()), "job")
-    return f"{jobs} ended in {format_duration(closing.pace.elapsed_seconds)}"
+def _ended(summary: RunSummary) -> str:
+    if not summary.build:
+        return summary.pace.summary(summary.ended)
+    jobs = counted(sum(summary.ended.values()), "job")
+    return f"{jobs} ended in {format_duration(summary.pace.elapsed_seconds)}"
 
 
 def _format_units(units: Units) -> Iterator[str]:
     """The units of schedules after the end of a run."""
-    troubles = replace(units.troubles, late=0)  # all of them are, from now on
-    words = list(replace(units, troubles=troubles).parts())
+    calm = replace(units.troubles, late=0)  # all of them are, from now on
+    words = list(replace(units, troubles=calm).parts())
     yield words[0]
-    ill = words[2:]
-    yield from ill
-    if ill:
+    troubles = words[2:]
+    yield from troubles
+    if troubles:
         yield f"see {command('doctor')}"
 
 
@@ -122,26 +122,26 @@ def _paid(money: Balance, in_doubt: int) -> str:
     )
 
 
-def _next(closing: RunSummary, failed: int) -> str | None:
+def _next(summary: RunSummary, failed: int) -> str | None:
     """The most useful next command; None if there is nothing to do."""
-    if closing.paused and closing.pace.left:
+    if summary.paused and summary.pace.left:
         return f"{command('queue', 'resume')}, since the queue is paused"
-    if closing.build:
-        return _next_of_build(closing)
+    if summary.build:
+        return _next_of_build(summary)
     if failed:
         return f"{command('queue', 'retry-failed')}, once the cause is fixed"
-    again = command("run") if closing.daemon else command("queue", "run", "--drain")
-    if closing.is_over_budget:
+    again = command("run") if summary.daemon else command("queue", "run", "--drain")
+    if summary.is_over_budget:
         return f"raise the used-up budget, then {again} continues"
-    if closing.pace.left:
+    if summary.pace.left:
         return f"{again} continues with the remaining jobs"
-    if closing.daemon and closing.units is not None and closing.units.live:
+    if summary.daemon and summary.units is not None and summary.units.live:
         return f"{again} continues with the schedules"
-    return None if closing.limited_by is None else f"{command('explain')} shows what would help"
+    return None if summary.limited_by is None else f"{command('explain')} shows what would help"
 
 
-def _next_of_build(closing: RunSummary) -> str | None:
-    if closing.is_over_budget:
+def _next_of_build(summary: RunSummary) -> str | None:
+    if summary.is_over_budget:
         return "raise the used-up budget, then the same command continues"
     return None
 
@@ -168,7 +168,7 @@ def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | N
     stopped = isinstance(facts, RunFacts) and facts.over_budget is not None
     is_over_budget = bool(pace.left) and stopped
     is_told = pace.elapsed_seconds >= LIMITED_SECONDS and not is_over_budget
-    closing = RunSummary(
+    summary = RunSummary(
         pace=pace,
         ended=own,
         paused=stats.paused,
@@ -182,7 +182,7 @@ def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | N
         build=poller.build,
         unheard=format_unheard(facts) if isinstance(facts, RunFacts) else None,
     )
-    for line in summary_lines(closing):
+    for line in summary_lines(summary):
         if poller.build:
             warn(line)  # what was built is told on stdout, perhaps as a document
         elif not say(line):

@@ -81,7 +81,7 @@ class ThroughputMeter:
         Args:
             states: jobs by state.
             now: monotonic.
-            paused: nobody gets further jobs.
+            paused: no further jobs start.
             all_due_in: everything that is left is delayed, by so many seconds at least.
             own: what this run has ended already, by state; counts at the first sample only.
         """

@@ -130,7 +130,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     caps: KnownCaps = KnownCaps()
     answers: tuple[WorkerAnswer, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
-    stops: tuple[BudgetStop, ...] = ()  # that have ended the last run, if nobody is alive
+    stops: tuple[BudgetStop, ...] = ()  # that ended the last run, if no worker is alive
     again: str | None = None  # of a job of a build: the command that builds again
 
     @property

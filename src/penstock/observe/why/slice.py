@@ -39,6 +39,21 @@ UNSUCCESSFUL = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
 OPEN = (PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT)
 
 
+class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice as its dataset defines it, and what a build of it would build first."""
+
+    dataset: str
+    at: int
+    name: str
+    version: str
+    batch: int
+    needed: tuple[SliceRange, ...]  # what it is built from
+    first: tuple[str, ...] = ()  # what has to be built before it
+    first_count: int = 0
+    impossible: str | None = None
+    command: str
+
+
 class CommittedSlice(msgspec.Struct, frozen=True, kw_only=True):
     """A committed slice, which readers see."""
 
@@ -71,17 +86,15 @@ class SliceAttempt(msgspec.Struct, frozen=True, kw_only=True):
 class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All facts that the explanation of a slice is derived from."""
 
-    name: str  # prices@2024-01-05
-    dataset: str
-    at: int
+    wanted: WantedSlice
     now: int
-    command: str  # that would build it
     committed: CommittedSlice | None = None
-    first: tuple[str, ...] = ()  # slices that have to be built before it
-    first_count: int = 0
-    impossible: str | None = None  # why it can never be built
     lock: LockHolder | None = None
     tried: SliceAttempt | None = None  # of an open plan, or the last one that failed
+
+    @property
+    def name(self) -> str:
+        return self.wanted.name
 
 
 def explain_slice(facts: SliceFacts) -> Explanation:
@@ -91,7 +104,7 @@ def explain_slice(facts: SliceFacts) -> Explanation:
         return _on_its_way(facts, tried)
     if committed is not None and not _staleness(facts, committed):
         return _fresh(facts, committed)
-    if facts.at > facts.now:
+    if facts.wanted.at > facts.now:
         return _future(facts)
     if tried is not None and tried.plan.state not in OPEN:
         return _failed(facts, tried)
@@ -138,9 +151,10 @@ def _staleness(facts: SliceFacts, committed: CommittedSlice) -> str:
     if committed.newer:
         was = "was" if committed.newer_count == 1 else "were"
         return f"{some(committed.newer, committed.newer_count)} {was} built anew after it"
-    if facts.first:
-        needs = "needs to be" if facts.first_count == 1 else "need to be"
-        return f"{some(facts.first, facts.first_count)}, which it needs, {needs} built anew"
+    count = facts.wanted.first_count
+    if count:
+        needs = "needs to be" if count == 1 else "need to be"
+        return f"{some(facts.wanted.first, count)}, which it needs, {needs} built anew"
     return ""
 
 
@@ -172,22 +186,22 @@ def _future(facts: SliceFacts) -> Explanation:
     return _why(
         facts,
         Gate.FUTURE,
-        f"{facts.name} is in the future: its time is {at(facts.at)}, in "
-        f"{span(facts.at - facts.now)}; until then builds leave it out.",
+        f"{facts.name} is in the future: its time is {at(facts.wanted.at)}, in "
+        f"{span(facts.wanted.at - facts.now)}; until then builds leave it out.",
         unblocks="its time comes",
-        when=facts.at,
-        command=facts.command,
+        when=facts.wanted.at,
+        command=facts.wanted.command,
     )
 
 
 def _absent(facts: SliceFacts) -> Explanation:
     """Explain a missing or stale slice that no open plan builds."""
     details = [] if facts.committed is None else list(_file(facts.committed))
-    if facts.impossible is not None:
+    if facts.wanted.impossible is not None:
         return _why(
             facts,
             Gate.NOT_BUILT,
-            f"{facts.name} cannot be built: {facts.impossible}",
+            f"{facts.name} cannot be built: {facts.wanted.impossible}",
             details=tuple(details),
         )
     if facts.committed is not None:
@@ -202,20 +216,23 @@ def _absent(facts: SliceFacts) -> Explanation:
             Gate.NOT_BUILT,
             f"{facts.name} was not built, and no open plan builds it.",
         )
-        if facts.first:
-            first = some(facts.first, facts.first_count)
-            details.append(f"It needs {first}, which {_is_not(facts.first_count)} up to date.")
+        if facts.wanted.first:
+            first = some(facts.wanted.first, facts.wanted.first_count)
+            details.append(
+                f"It needs {first}, which {_is_not(facts.wanted.first_count)} up to date."
+            )
     if facts.lock is not None:
         holder = facts.lock.describe(facts.now)
         details.append(
-            f"The lock of {facts.dataset!r} is held by {holder}; the next build will not wait."
+            f"The lock of {facts.wanted.dataset!r} is held by {holder}; the next build "
+            "does not wait for it."
         )
     return _why(
         facts,
         gate,
         sentence,
         unblocks="a build of it is started",
-        command=facts.command,
+        command=facts.wanted.command,
         details=tuple(details),
     )
 
@@ -233,10 +250,10 @@ def _locked(facts: SliceFacts, lock: LockHolder) -> Explanation:
     return _why(
         facts,
         Gate.LOCKED,
-        f"{facts.name} {stands}, and the dataset {facts.dataset!r} is locked by another build, "
-        f"which does not build it: {lock.describe(facts.now)}.",
+        f"{facts.name} {stands}, and the dataset {facts.wanted.dataset!r} is locked by another "
+        f"build, which does not build it: {lock.describe(facts.now)}.",
         unblocks="that build ends, and one of this slice is started (which waits for the lock)",
-        command=facts.command,
+        command=facts.wanted.command,
         details=() if committed is None else tuple(_file(committed)),
     )
 
@@ -374,7 +391,7 @@ def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     job = around.this.job
     when = "" if job.finished_at is None else f" at {at(job.finished_at)}"
     error = job.last_error
-    again = tried.again or facts.command
+    again = tried.again or facts.wanted.command
     goes_on = tried.plan.state in OPEN
     details = [f"Failed attempts: {job.attempts}, crashes: {job.crashes}."]
     if job.state is JobState.ERROR:
@@ -430,21 +447,6 @@ _payload = msgspec.json.Decoder(SlicePayload).decode
 Named = Callable[[str, int], str]  # (dataset, at) → prices@2024-01-05
 
 
-class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """One slice as its dataset defines it, and what a build of it would build first."""
-
-    dataset: str
-    at: int
-    name: str
-    version: str
-    batch: int
-    needed: tuple[SliceRange, ...]  # what it is built from
-    first: tuple[str, ...] = ()  # what has to be built before it
-    first_count: int = 0
-    impossible: str | None = None
-    command: str
-
-
 class SliceLookups(msgspec.Struct, frozen=True, kw_only=True):
     """Lookups that need more than the store: of jobs, keys, names and processes."""
 
@@ -462,19 +464,7 @@ def slice_facts(store: Store, wanted: WantedSlice, looks: SliceLookups, now: int
     tried = _in_open_plan(store, wanted, looks, lock)
     if tried is None:
         tried = _last_try(store, wanted, looks, committed)
-    return SliceFacts(
-        name=wanted.name,
-        dataset=wanted.dataset,
-        at=wanted.at,
-        now=now,
-        command=wanted.command,
-        committed=committed,
-        first=wanted.first,
-        first_count=wanted.first_count,
-        impossible=wanted.impossible,
-        lock=lock,
-        tried=tried,
-    )
+    return SliceFacts(wanted=wanted, now=now, committed=committed, lock=lock, tried=tried)
 
 
 def _lock(

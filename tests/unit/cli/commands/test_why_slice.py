@@ -359,4 +359,4 @@ def test_a_lock_of_a_gone_process_is_told_beside_the_answer(shop: Shop, command:
 
     assert found["gate"] == "not_built"
     assert "whose process is gone" in found["details"][-1]
-    assert found["details"][-1].endswith("the next build will not wait.")
+    assert found["details"][-1].endswith("the next build does not wait for it.")

@@ -10,7 +10,13 @@ from penstock.model.job import AttemptError, ErrorCategory, JobState
 from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow, PlanState
 from penstock.observe.phrases import LockHolder, format_level, rebuild_command
 from penstock.observe.why.facts import Gate
-from penstock.observe.why.slice import CommittedSlice, SliceAttempt, SliceFacts, explain_slice
+from penstock.observe.why.slice import (
+    CommittedSlice,
+    SliceAttempt,
+    SliceFacts,
+    WantedSlice,
+    explain_slice,
+)
 from penstock.stores.protocol import SliceRow
 from tests.unit.observe.why.test_job import NOW, facts, job, seconds
 
@@ -47,8 +53,10 @@ HOLDER = LockHolder(lock=LOCK)
 
 
 def asked(**known: object) -> SliceFacts:
-    given = {"name": "prices@1", "dataset": "prices", "at": 1, "now": NOW, "command": "build"}
-    return SliceFacts(**(given | known))  # type: ignore[arg-type]
+    wanted = WantedSlice(
+        dataset="prices", at=1, name="prices@1", version="1", batch=1, needed=(), command="build"
+    )
+    return SliceFacts(**({"wanted": wanted, "now": NOW} | known))  # type: ignore[arg-type]
 
 
 def tried(state: PlanState = PlanState.RUNNING, **known: object) -> SliceAttempt:
