@@ -37,10 +37,9 @@ from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.journal.paid_policy import HOLD, PaidPolicy
 from penstock.retry.policy import RetryPolicy
-from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues
 from penstock.schedules.preflight_run import PreflightKind
-from penstock.schedules.tick import CursorReader, TickKind
+from penstock.schedules.tick import TickKind
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import UNLIMITED, TaskLimits
@@ -62,7 +61,7 @@ _NO_SOURCES: Mapping[str, str] = {}
 MEANWHILE = "Running jobs go on; none is started until it is reachable again."
 
 log = logging.getLogger("penstock.limits")
-log_worker = logging.getLogger("penstock.worker")
+worker_log = logging.getLogger("penstock.worker")
 
 
 def check_dimensions(loaded: LoadedSettings, tasks: Mapping[str, Task[..., Any]]) -> None:
@@ -144,7 +143,7 @@ def build_worker(
         ids=ids,
         policy=replace(policy, give_up_after_seconds=settings.tasks.give_up_after),
         events=events or SchedulerEvents(clock, default_sinks()),
-        retry=StoreRetry(log_worker, clock, ids.random, MEANWHILE),
+        retry=StoreRetry(worker_log, clock, ids.random, MEANWHILE),
         loop=WorkerLoop(),
         observers=Observers(),
         providers=_serving(
@@ -204,19 +203,12 @@ def kinds_of(
     checked: CheckedValues | None,
 ) -> dict[type[Task[..., Any]], Kind]:
     """The kinds of jobs, by the class of their tasks; whatever is not named here is plain."""
-    store, retry, clock, threads = parts.store, parts.retry, parts.clock, parts.threads
     schedules = {name: task for name, task in tasks.items() if isinstance(task, Schedule)}
     slices = {name: task for name, task in tasks.items() if isinstance(task, SliceTask)}
-    for one in slices.values():
-        one.site.connect(threads)
-    reader = SliceReader(slices, store, retry, clock, parts.loop)
-    recheck: PreflightRecheck | None = None
-    if checked is not None:
-        recheck = PreflightRecheck(checked, store, threads, clock, parts.loop)
-    cursors, random = CursorReader(store, retry), parts.ids.random
+    reader = SliceReader(slices, parts)
     return {
         Preflight: PreflightKind(checked),
-        Schedule: TickKind(schedules, cursors, parts.policy, random, checked, recheck, preflights),
+        Schedule: TickKind(schedules, parts, checked, preflights),
         SliceTask: SliceKind(slices, reader, checked),
         StepTask: StepKind(reader),
     }

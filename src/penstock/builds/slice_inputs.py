@@ -23,10 +23,9 @@ from penstock.outputs.paths import slice_names
 from penstock.outputs.read import SlicesData
 from penstock.planning.needs import CalendarReader, index_ranges, needed_moments
 from penstock.planning.plan_jobs import first_unbuilt
-from penstock.stores.protocol import PlanStore, SliceRange, SliceRow, Store
-from penstock.stores.retry import StoreRetry
+from penstock.stores.protocol import PlanStore, SliceRange, SliceRow
 from penstock.worker.kind import Window
-from penstock.worker.parts import WorkerLoop
+from penstock.worker.parts import WorkerLoop, WorkerParts
 
 LOOK_SECONDS = 5.0  # between two looks at a plan that rests
 STEP_SECONDS = 5.0  # a step of such a plan is put off for so long
@@ -185,27 +184,19 @@ class _Outputs:
 class SliceReader:
     """Reads what slices need before their jobs enter the prefetch window. Of one loop."""
 
-    def __init__(
-        self,
-        tasks: Mapping[str, SliceTask],
-        store: Store,
-        retry: StoreRetry,
-        clock: Clock,
-        loop: WorkerLoop,
-    ) -> None:
+    def __init__(self, tasks: Mapping[str, SliceTask], parts: WorkerParts) -> None:
         """Nothing was read yet.
 
         Args:
             tasks: that build slices, by name; jobs of other tasks are steps of plans.
-            store: where manifests are kept.
-            retry: waits for the store.
-            clock: the time.
-            loop: of the worker.
+            parts: of the worker.
         """
         self._tasks = tasks
-        self._store = store
-        self._retry = retry
-        self._paused = PausedPlans(store, clock, loop)
+        self._store = parts.store
+        self._retry = parts.retry
+        self._paused = PausedPlans(parts.store, parts.clock, parts.loop)
+        for task in tasks.values():
+            task.site.connect(parts.threads)
 
     async def prepare(self, jobs: Sequence[LeasedJob], wanted: Callable[[], bool]) -> None:
         """Read for all of them at once; for jobs of plans that nobody leads, nothing is read."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from penstock.clock import MICROSECONDS, Clock
+from penstock.clock import MICROSECONDS
 from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.preflight import Check, Preflight, checks_of
 from penstock.definitions.schedule import Schedule
@@ -21,28 +21,19 @@ from penstock.errors import StoreError, StrictJsonError, UsageError
 from penstock.model import strict_json
 from penstock.model.schedule import PREFLIGHT_BYTES_MAX, PreflightResult
 from penstock.schedules.preflight_results import CheckedValues
-from penstock.stores.protocol import ScheduleStore
 from penstock.worker.attempt import CheckFailed
-from penstock.worker.parts import WorkerLoop
-from penstock.worker.thread_executor import ThreadRunner
+from penstock.worker.parts import WorkerParts
 
 
 class PreflightRecheck:
     """Runs the preflights on duty of one worker. Belongs to its loop."""
 
-    def __init__(
-        self,
-        checked: CheckedValues,
-        store: ScheduleStore,
-        threads: ThreadRunner,
-        clock: Clock,
-        loop: WorkerLoop,
-    ) -> None:
+    def __init__(self, checked: CheckedValues, parts: WorkerParts) -> None:
         self._checked = checked
-        self._store = store
-        self._threads = threads
-        self._clock = clock
-        self._loop = loop
+        self._store = parts.store
+        self._threads = parts.threads
+        self._clock = parts.clock
+        self._loop = parts.loop
         self._in_threads: set[str] = set()  # units whose look has not ended, wanted or not
 
     async def look(

@@ -32,7 +32,8 @@ from penstock.stores.protocol import ScheduleStore
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits
 from penstock.worker.job_kind import PlainKind, job_info, refusal_error
-from penstock.worker.kind import JobReader, Window
+from penstock.worker.kind import Window
+from penstock.worker.parts import WorkerParts
 
 WAITS = "Reading cursors has to wait"
 
@@ -67,31 +68,25 @@ class TickKind(PlainKind):
     def __init__(
         self,
         schedules: Mapping[str, Schedule[..., Any]],
-        reader: JobReader,
-        policy: RetryPolicy,
-        rand: Callable[[], float],
+        parts: WorkerParts,
         checked: CheckedValues | None = None,
-        recheck: PreflightRecheck | None = None,
         preflights: Iterable[Preflight[..., Any]] = (),
     ) -> None:
         """Ticks of some schedules.
 
         Args:
             schedules: by the names of their tasks.
-            reader: reads their cursors.
-            policy: what failures cost.
-            rand: numbers in [0, 1), for back-offs.
+            parts: of the worker.
             checked: what preflights have returned.
-            recheck: runs preflights again before a failed tick is tried again.
             preflights: of the app; those with `recheck` stay on duty.
         """
         super().__init__(checked)
-        self.reader = reader
+        self.reader = CursorReader(parts.store, parts.retry)
         self._schedules = schedules
-        self._policy = policy
-        self._rand = rand
+        self._policy = parts.policy
+        self._rand = parts.ids.random
         self._checked = checked
-        self._recheck = recheck
+        self._recheck = None if checked is None else PreflightRecheck(checked, parts)
         on_duty = [one for one in preflights if one.recheck]
         self._on_duty = {
             name: tuple(one for one in on_duty if {*one.over} <= {*schedule.over})

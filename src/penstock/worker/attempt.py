@@ -243,11 +243,10 @@ def judge(
     rand: Callable[[], float],
 ) -> AttemptEnd:
     """What follows from the end of a body, of whatever kind."""
-    release = JobRef(attempt.job.id, attempt.job.token)
     if attempt.stop is Stop.LOST:
         return None
     if attempt.stop is Stop.CANCELLED:
-        return release  # the job has ended; its lease is let go
+        return JobRef(*attempt.ref)  # the job has ended; its lease is let go
     if error is None:
         try:
             return kind.returned(attempt, value, now_at)
@@ -257,13 +256,13 @@ def judge(
         return _bad_payload(attempt, error, now_at)
     calls = attempt.calls
     if calls is not None and calls.over_budget is not None:
-        return release  # it had no money; what it has bought is kept
+        return JobRef(*attempt.ref)  # it had no money; what it has bought is kept
     if calls is not None and calls.in_doubt is not None and kind.holds_doubts:
         return _held(attempt, calls.in_doubt, now_at)
     if isinstance(error, Skip):
         return kind.skipped(attempt, error, now_at)
     if attempt.stop is Stop.SHUTDOWN:
-        return release  # whatever it raised, it was we who stopped it
+        return JobRef(*attempt.ref)  # whatever it raised, it was we who stopped it
     if attempt.stop is Stop.TIMEOUT:
         error = time_limit_error(attempt)
     if isinstance(error, ProcessDied):

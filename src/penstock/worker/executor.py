@@ -127,9 +127,9 @@ class JobExecutor:
         task, limits, kind = self._tasks[job.task]
         if not self._free[task.kind]:
             raise InternalError(f"Job {job.key!r} was admitted without a free {task.kind} slot.")
-        slot = self._free[task.kind].pop()
         started_at = round(self._clock.now() * MICROSECONDS)
         context = kind.context(job, started_at)
+        slot = self._free[task.kind].pop()
         attempt = Attempt(job, task, limits, slot, lease, started_at, correlation, context)
         deadline = 0.0
         remote = task.kind == PROCESS and self._processes is not None

@@ -482,8 +482,7 @@ class PrefetchWindow(WorkerObserver):
     ) -> None:
         job: LeasedJob = task.payload
         self._demand.left(job)
-        ref = JobRef(job.id, job.token)
-        if ref in self.cancelled:
+        if self.cancelled and (ref := JobRef(job.id, job.token)) in self.cancelled:
             self.cancelled.discard(ref)
             self.give_back(ref)
             self.scheduler.release(lease, correlation)

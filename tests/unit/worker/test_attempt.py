@@ -22,11 +22,18 @@ from penstock.schedules.tick import TickKind
 from penstock.worker.attempt import Attempt, AttemptEnd, ProcessDied, Stop, TaskLimits, judge
 from penstock.worker.job_kind import PlainKind, job_info
 from penstock.worker.kind import JobReader, Kind
+from penstock.worker.parts import WorkerParts
 
 NO_READER = cast("JobReader", SimpleNamespace())
+PARTS = cast(
+    "WorkerParts",
+    SimpleNamespace(
+        store=None, retry=None, policy=RetryPolicy(), ids=SimpleNamespace(random=lambda: 0.0)
+    ),
+)
 KINDS: dict[str, Kind] = {
     "plain": PlainKind(),
-    "tick": TickKind({}, NO_READER, RetryPolicy(), lambda: 0.0),
+    "tick": TickKind({}, PARTS),
     "slice": SliceKind({}, NO_READER),
     "step": StepKind(NO_READER),
 }
