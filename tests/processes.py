@@ -28,7 +28,7 @@ def kill_run(process: subprocess.Popen[Any]) -> None:
     """Kill a supervisor that still runs and its workers as one, and close its pipes."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGSTOP)  # or it might bury a worker before its own end
+            os.kill(process.pid, signal.SIGSTOP)  # or it might reap a worker before its own end
         for pid in [*children_of(process.pid), process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

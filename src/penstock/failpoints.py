@@ -31,7 +31,7 @@ POINTS = frozenset(
         "register.in_tx",
         "beat.in_tx",
         "sweep.in_tx",
-        "bury.in_tx",
+        "reap.in_tx",
         "settle.in_tx",
         "revive.in_tx",
         "intend.in_tx",

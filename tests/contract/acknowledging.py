@@ -174,10 +174,10 @@ def test_an_end_is_stale_when_the_job_crashed_meanwhile(store_world: StoreWorld)
     """The store ended the job itself; the holder's result was not kept, and it must learn that."""
     store_world.add("a")
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
     soloist = store_world.new_worker()
     job = store_world.take_one(soloist, solo=True)
-    store_world.bury(soloist, [job], max_crashes=1)
+    store_world.reap(soloist, [job], max_crashes=1)
 
     assert store_world.state("a") is JobState.ERROR
     assert store_world.ack(soloist, job) is Verdict.STALE

@@ -227,7 +227,7 @@ def test_an_overdue_attempt_of_a_killed_worker_spoils_its_answer(store_world: St
     failure = store_world.failure(job)
     failure.spoils = (key_of(job),)
 
-    store_world.store.bury(worker, [], "killed", 3, [failure]).result()
+    store_world.store.reap(worker, [], "killed", 3, [failure]).result()
 
     assert states(store_world, job) == {"f": CallState.SPOILED}
 

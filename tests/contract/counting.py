@@ -160,7 +160,7 @@ def test_jobs_are_listed_by_state_and_task(store_world: StoreWorld) -> None:
 def test_queued_jobs_are_listed_whether_due_delayed_or_suspect(store_world: StoreWorld) -> None:
     store_world.add("suspect")
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
     store_world.add("due", store_world.job("delayed", delay=5.0))
 
     jobs = store_world.store.jobs(JobFilter(state=JobState.QUEUED), JobId(0), 10).result()
@@ -219,10 +219,10 @@ def test_the_outlook_counts_the_errors_of_a_run(store_world: StoreWorld) -> None
 def test_the_outlook_counts_suspects_and_crashes(store_world: StoreWorld) -> None:
     store_world.add("a")
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
     before = store_world.store.outlook(worker, "run-1").result()
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker, solo=True)], max_crashes=1)
+    store_world.reap(worker, [store_world.take_one(worker, solo=True)], max_crashes=1)
     after = store_world.store.outlook(worker, "run-1").result()
 
     assert (before.suspects, before.ended_in_run) == (1, {})

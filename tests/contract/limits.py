@@ -91,8 +91,8 @@ def _by_rearming(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
     return world.ack(worker, job, effects=[Rearm(at)])
 
 
-def _by_burial(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
-    return world.bury(worker, [job])
+def _by_reaping(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
+    return world.reap(worker, [job])
 
 
 def _by_retirement(world: StoreWorld, worker: WorkerId, job: LeasedJob) -> object:
@@ -111,7 +111,7 @@ def test_every_end_of_a_lease_frees_its_keys(store_world: StoreWorld) -> None:
         _by_failure,
         _by_release,
         _by_rearming,
-        _by_burial,
+        _by_reaping,
         _by_retirement,
         _by_expiry,
     ]
@@ -303,7 +303,7 @@ def test_a_suspect_waits_for_its_keys_too(store_world: StoreWorld) -> None:
     store_world.caps["host:a"] = 1
     store_world.add(store_world.job("suspect", limit_keys=["host:a"]))
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
     store_world.add(store_world.job("holder", limit_keys=["host:a"]))
     worker, soloist = store_world.new_worker(), store_world.new_worker()
     holder = store_world.take_one(worker)

@@ -38,7 +38,7 @@ LETS: dict[str, LetGo] = {
     "acknowledged": lambda world, worker, job: world.ack(worker, job),
     "failed": lambda world, worker, job: world.fail(worker, job),
     "retired": lambda world, worker, job: world.store.retire(worker).result(),
-    "buried": lambda world, worker, job: world.store.bury(worker, [ref(job)], "x", 3).result(),
+    "reaped": lambda world, worker, job: world.store.reap(worker, [ref(job)], "x", 3).result(),
     "expired": _expire,
 }
 
@@ -151,7 +151,7 @@ def test_an_attempt_for_which_its_worker_was_killed_is_charged(store_world: Stor
     jobs = store_world.take_all(worker)
     late = store_world.failure(jobs["late"], max_attempts=2, delay=5, error=LATE)
 
-    store_world.store.bury(worker, [], "killed", 3, [late]).result()
+    store_world.store.reap(worker, [], "killed", 3, [late]).result()
 
     assert store_world.view("late").attempts == 1
     assert store_world.view("late").last_error == LATE
@@ -161,7 +161,7 @@ def test_an_attempt_for_which_its_worker_was_killed_is_charged(store_world: Stor
     store_world.clock.advance(6)
     job = store_world.take_one(other)
     last = store_world.failure(job, max_attempts=2, error=LATE)
-    store_world.store.bury(other, [], "killed", 3, [last]).result()
+    store_world.store.reap(other, [], "killed", 3, [last]).result()
     assert store_world.state("late") is JobState.ERROR
 
 
@@ -173,7 +173,7 @@ def test_a_late_verdict_on_somebody_elses_lease_changes_nothing(store_world: Sto
     holder = store_world.new_worker()
     store_world.take_one(holder)
 
-    store_world.store.bury(worker, [], "killed", 3, [store_world.failure(job)]).result()
+    store_world.store.reap(worker, [], "killed", 3, [store_world.failure(job)]).result()
 
     row = store_world.view("a")
     assert (row.state, row.worker, row.attempts) == (JobState.IN_PROGRESS, holder, 0)

@@ -39,7 +39,7 @@ def test_jobs_that_have_not_ended_can_be_cancelled(store_world: StoreWorld) -> N
 def test_a_suspect_can_be_cancelled(store_world: StoreWorld) -> None:
     store_world.add("a")
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
 
     assert store_world.cancel("a") == {"a"}
 
@@ -105,9 +105,9 @@ def test_a_failed_job_can_be_retried_and_starts_afresh(store_world: StoreWorld) 
 def test_a_job_that_crashed_can_be_retried_with_others(store_world: StoreWorld) -> None:
     store_world.add("a")
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker, solo=True)], max_crashes=1)
+    store_world.reap(worker, [store_world.take_one(worker, solo=True)], max_crashes=1)
 
     store_world.retry_failed()
 

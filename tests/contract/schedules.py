@@ -226,7 +226,7 @@ def test_another_timing_forgets_failed_tries(store_world: StoreWorld) -> None:
 
 def test_a_suspect_keeps_its_turn(store_world: StoreWorld) -> None:
     worker, job = armed_and_leased(store_world)
-    store_world.bury(worker, [job])
+    store_world.reap(worker, [job])
 
     plan = unit(store_world, timing="every 2 s", first=50, payload="[1]", group="g")
     assert arm(store_world, plan) == ArmReport(retimed=1)

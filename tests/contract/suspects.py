@@ -21,7 +21,7 @@ def _suspect(store_world: StoreWorld, key: str = "a") -> None:
     store_world.add(key)
     worker = store_world.new_worker()
     job = store_world.take_all(worker)[key]
-    store_world.bury(worker, [job])
+    store_world.reap(worker, [job])
 
 
 def _solo(store_world: StoreWorld) -> tuple[WorkerId, LeasedJob]:
@@ -45,7 +45,7 @@ def test_a_job_that_is_lost_too_often_becomes_a_suspect(store_world: StoreWorld)
 def test_a_suspect_keeps_its_kind(store_world: StoreWorld) -> None:
     store_world.add(store_world.job("a", task=STEP))
     worker = store_world.new_worker((STEP,))
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
 
     worker = store_world.new_worker((STEP,))
     assert store_world.take_one(worker, solo=True).kind is JobKind.STEP
@@ -84,7 +84,7 @@ def test_a_solo_lease_hands_out_one_suspect_and_nothing_else(store_world: StoreW
     store_world.add("c", "a", "b")
     worker = store_world.new_worker()
     jobs = store_world.take(worker)
-    store_world.bury(worker, list(jobs.values()))
+    store_world.reap(worker, list(jobs.values()))
     store_world.add("ordinary")
     soloist = store_world.new_worker()
 
@@ -108,7 +108,7 @@ def test_a_solo_lease_hands_out_known_tasks_only(store_world: StoreWorld) -> Non
     store_world.add(store_world.job("a", task="foreign"), "b")
     worker = store_world.new_worker(tasks=["work", "foreign"])
     jobs = store_world.take(worker)
-    store_world.bury(worker, list(jobs.values()))
+    store_world.reap(worker, list(jobs.values()))
 
     job = store_world.take_one(store_world.new_worker(tasks=["work"]), solo=True)
 
@@ -184,11 +184,11 @@ def test_a_job_that_expires_alone_too_often_ends_as_crashed(store_world: StoreWo
     )
 
 
-def test_a_solo_job_that_was_buried_is_charged_a_crash(store_world: StoreWorld) -> None:
+def test_a_solo_job_that_was_reaped_is_charged_a_crash(store_world: StoreWorld) -> None:
     _suspect(store_world)
     worker, job = _solo(store_world)
 
-    store_world.bury(worker, [job], max_crashes=2)
+    store_world.reap(worker, [job], max_crashes=2)
 
     view = store_world.view("a")
     assert (view.state, view.suspect, view.crashes) == (JobState.QUEUED, True, 1)
@@ -199,7 +199,7 @@ def test_a_solo_job_that_had_not_started_is_not_charged(store_world: StoreWorld)
     _suspect(store_world)
     worker, _ = _solo(store_world)
 
-    store_world.bury(worker, [], max_crashes=1)
+    store_world.reap(worker, [], max_crashes=1)
 
     view = store_world.view("a")
     assert (view.state, view.suspect, view.crashes) == (JobState.QUEUED, True, 0)
@@ -211,7 +211,7 @@ def test_a_job_that_crashes_alone_too_often_ends_in_error(store_world: StoreWorl
 
     for _ in range(2):
         worker, job = _solo(store_world)
-        store_world.bury(worker, [job], cause="killed by signal 11", max_crashes=2)
+        store_world.reap(worker, [job], cause="killed by signal 11", max_crashes=2)
 
     view = store_world.view("a")
     assert (view.state, view.crashes, view.attempts) == (JobState.ERROR, 2, 0)

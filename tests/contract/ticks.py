@@ -232,7 +232,7 @@ def test_purge_forgets_units_that_ended_and_no_other(store_world: StoreWorld) ->
 
 def test_a_unit_whose_worker_died_ticks_for_the_same_occurrence(store_world: StoreWorld) -> None:
     worker, job = armed_and_leased(store_world)
-    store_world.bury(worker, [job])
+    store_world.reap(worker, [job])
     other = ticker(store_world)
     assert store_world.take(other) == {}
 
@@ -245,10 +245,10 @@ def test_a_unit_whose_worker_died_ticks_for_the_same_occurrence(store_world: Sto
 
 def test_a_unit_that_kills_ends_and_is_armed_again(store_world: StoreWorld) -> None:
     worker, job = armed_and_leased(store_world)
-    store_world.bury(worker, [job])
+    store_world.reap(worker, [job])
     for _ in range(3):
         worker = ticker(store_world)
-        store_world.bury(worker, [store_world.take_one(worker, solo=True)])
+        store_world.reap(worker, [store_world.take_one(worker, solo=True)])
     assert seen(store_world).state is JobState.ERROR
 
     assert arm(store_world, unit(store_world)) == ArmReport(revived=1)

@@ -37,7 +37,7 @@ def test_who_held_a_lease_before_can_do_nothing_with_it(store_world: StoreWorld)
     assert store_world.fail(worker, b) is Verdict.STALE
     assert store_world.give_back(worker, [c]) == 0
     assert store_world.store.revoke(ref(a), "why").result() is Verdict.STALE
-    assert store_world.bury(worker, [a, b, c]) == 0
+    assert store_world.reap(worker, [a, b, c]) == 0
     assert store_world.store.beat([worker], 30.0).result() == frozenset()
     refusal(store_world.store.lease(store_world.request(worker)), LeaseLost)
     assert store_world.store.workers().result() == []
@@ -82,7 +82,7 @@ def test_a_done_job_stays_done_and_its_end_stays_a_duplicate(store_world: StoreW
 def test_a_suspect_that_ran_alone_stays_one_and_is_not_charged(store_world: StoreWorld) -> None:
     store_world.add("a")
     worker = store_world.new_worker()
-    store_world.bury(worker, [store_world.take_one(worker)])
+    store_world.reap(worker, [store_world.take_one(worker)])
     store_world.take_one(store_world.new_worker(), solo=True)
 
     assert store_world.store.void_leases(0).result() == 1

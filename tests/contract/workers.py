@@ -134,14 +134,14 @@ def test_an_expired_worker_registers_anew_under_a_new_id(store_world: StoreWorld
     assert store_world.take_one(new).key == "a"
 
 
-def test_a_burial_makes_started_jobs_suspect_and_the_others_ready(
+def test_reaping_makes_started_jobs_suspect_and_the_others_ready(
     store_world: StoreWorld,
 ) -> None:
     store_world.add("ran", "waited")
     worker = store_world.new_worker()
     jobs = store_world.take(worker)
 
-    count = store_world.bury(worker, [jobs["ran"]])
+    count = store_world.reap(worker, [jobs["ran"]])
 
     assert count == 2
     ran, waited = store_world.view("ran"), store_world.view("waited")
@@ -153,17 +153,17 @@ def test_a_burial_makes_started_jobs_suspect_and_the_others_ready(
     assert store_world.store.workers().result() == []
 
 
-def test_a_burial_ends_the_worker(store_world: StoreWorld) -> None:
+def test_reaping_ends_the_worker(store_world: StoreWorld) -> None:
     worker = store_world.new_worker()
 
-    assert store_world.bury(worker) == 0
+    assert store_world.reap(worker) == 0
 
     assert store_world.store.beat([worker], 30.0).result() == frozenset()
-    assert store_world.bury(worker) == 0
-    assert store_world.bury(WorkerId("nobody")) == 0
+    assert store_world.reap(worker) == 0
+    assert store_world.reap(WorkerId("nobody")) == 0
 
 
-def test_a_burial_ignores_leases_that_the_dead_no_longer_held(store_world: StoreWorld) -> None:
+def test_reaping_ignores_leases_that_the_dead_no_longer_held(store_world: StoreWorld) -> None:
     store_world.add("a")
     worker = store_world.new_worker()
     old = store_world.take_one(worker)
@@ -171,21 +171,21 @@ def test_a_burial_ignores_leases_that_the_dead_no_longer_held(store_world: Store
     other = store_world.new_worker()
     job = store_world.take_one(other)
 
-    store_world.bury(worker, [old, job])
+    store_world.reap(worker, [old, job])
 
     assert store_world.view("a").worker == other
     assert store_world.ack(other, job) is Verdict.ACCEPTED
 
 
-def test_more_jobs_than_one_slice_are_all_buried(store_world: StoreWorld) -> None:
+def test_more_jobs_than_one_slice_are_all_reaped(store_world: StoreWorld) -> None:
     count = SWEEP_SLICE + 200
     store_world.add(*(f"job-{n}" for n in range(count)))
     worker = store_world.new_worker()
     store_world.take_all(worker, 600)
 
-    buried = store_world.bury(worker)
+    reaped = store_world.reap(worker)
 
-    assert buried == count
+    assert reaped == count
     assert store_world.store.stats().result().states[JobState.QUEUED] == count
 
 
@@ -231,12 +231,12 @@ def test_a_job_that_was_never_seen_to_run_when_its_workers_died_runs_alone_in_th
     for _ in range(LOSSES_BEFORE_SOLO):
         worker = store_world.new_worker()
         store_world.take_one(worker)
-        store_world.bury(worker)
+        store_world.reap(worker)
     view = store_world.view("a")
     for _ in range(LOSSES_BEFORE_SOLO):
         worker = store_world.new_worker()
         store_world.take_one(worker, solo=True)
-        store_world.bury(worker)
+        store_world.reap(worker)
 
     assert (view.suspect, view.crashes) == (True, 0)
     assert (store_world.view("a").suspect, store_world.view("a").crashes) == (True, 1)

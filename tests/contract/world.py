@@ -263,7 +263,7 @@ class StoreWorld:
     def give_back(self, worker: WorkerId, jobs: Iterable[LeasedJob]) -> int:
         return self.store.release(worker, [ref(job) for job in jobs]).result()
 
-    def bury(
+    def reap(
         self,
         worker: WorkerId,
         started: Sequence[LeasedJob] = (),
@@ -274,11 +274,11 @@ class StoreWorld:
         total = 0
         for _ in range(CALLS_MAX):
             refs = [ref(job) for job in started]
-            progress = self.store.bury(worker, refs, cause, max_crashes).result()
+            progress = self.store.reap(worker, refs, cause, max_crashes).result()
             total += progress.count
             if not progress.more:
                 return total
-        raise AssertionError("a burial that never ends")
+        raise AssertionError("a dead worker that is never reaped")
 
     def expire(self) -> None:
         """Let every worker's lease run out and be swept."""

@@ -198,7 +198,7 @@ def kill_now(process: subprocess.Popen[str], target: str) -> list[int]:
     """kill -9 of a supervisor, its workers, or both at once; the workers that it had."""
     workers = children_of(process.pid)
     pids = {"worker": workers, "supervisor": [process.pid], "both": [process.pid, *workers]}
-    if target == "both":  # or it might bury its workers before it dies itself
+    if target == "both":  # or it might reap its workers before it dies itself
         os.kill(process.pid, signal.SIGSTOP)
     for pid in pids[target]:
         with contextlib.suppress(ProcessLookupError):

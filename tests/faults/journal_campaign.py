@@ -200,7 +200,7 @@ class Campaign:
         time.sleep(self._random.uniform(0, 0.06))
         if process.poll() is not None:
             return False
-        os.kill(process.pid, signal.SIGSTOP)  # or it would bury its worker before we have looked
+        os.kill(process.pid, signal.SIGSTOP)  # or it would reap its worker before we have looked
         workers = children_of(process.pid)
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):

@@ -39,7 +39,7 @@ WORKER_POINTS = (
     "settle.in_tx",
     "sweep.in_tx",
 )
-SUPERVISOR_POINTS = ("beat.in_tx", "bury.in_tx")
+SUPERVISOR_POINTS = ("beat.in_tx", "reap.in_tx")
 PRODUCER_POINTS = ("enqueue.begin", "enqueue.in_tx", "enqueue.committed")
 RARE_POINTS = frozenset({*SUPERVISOR_POINTS, "sweep.in_tx", "settle.in_tx"})
 TARGETS = ("worker", "supervisor", "both")
@@ -197,7 +197,7 @@ class Campaign:
         if role is not None and point is not None:
             at = 1 if point in RARE_POINTS else self.random.randint(1, 6)
             failpoints = self._armed(role, point, at)
-            if point == "bury.in_tx":  # a worker must die first
+            if point == "reap.in_tx":  # a worker must die first
                 other = self.folder / "once-worker"
                 other.touch()
                 failpoints["worker"] = {"exec.during": {"at": 1, "once": str(other)}}
@@ -228,7 +228,7 @@ class Campaign:
             time.sleep(0.005)
         time.sleep(self.random.uniform(0, 0.05))
         workers = children_of(process.pid)
-        if target == "both":  # or it might bury its workers before it dies itself
+        if target == "both":  # or it might reap its workers before it dies itself
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGSTOP)
         if target in ("worker", "both"):

@@ -258,7 +258,7 @@ MUTANTS = (
     ),
     Mutant(
         "a suspect does not run alone",
-        "test_a_solo_job_that_was_buried_is_charged_a_crash",
+        "test_a_solo_job_that_was_reaped_is_charged_a_crash",
         (("mark_solo", "solo = 1", "solo = 0"),),
     ),
     Mutant(

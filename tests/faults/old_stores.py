@@ -96,7 +96,7 @@ def write_fill(folder: Path) -> Path:
     run.go(STEPS)
     run.consumer.set_cap("host:1", 1).result()
     _hold(run, 1)
-    run.bury()  # leaves a suspect
+    run.reap()  # leaves a suspect
     _hold(run, 20)  # more than the caps allow: lanes are parked
     run.revoke()  # leaves a lease that lingers
     job = run.held.pop()

@@ -287,7 +287,7 @@ class Client:
             self.store.purge(border, FIRST_END).result()
 
     def die(self) -> None:
-        """A worker takes something and is not heard of again, or is buried."""
+        """A worker takes something and is not heard of again, or is reaped."""
         self.serial += 1
         name = f"d{self.number}-{self.serial}"
         worker = self._register(name, self.chance.choice([SHORT_TTL, FOR_EVER]))
@@ -298,7 +298,7 @@ class Client:
             return
         refs = [JobRef(job.id, job.token) for job in jobs]
         if self.chance.random() < 0.5:
-            self.store.bury(worker, refs[:1], "killed", 3).result()
+            self.store.reap(worker, refs[:1], "killed", 3).result()
         else:
             time.sleep(SHORT_TTL * self.chance.random())
             self.store.beat([self.worker], FOR_EVER).result()

@@ -302,7 +302,7 @@ def _end_worker(how: str) -> Act:
             if how == "retire":
                 answer = store.retire(world.one).result()
             else:
-                answer = store.bury(world.one, [world.ref("p")], "killed", 3).result()
+                answer = store.reap(world.one, [world.ref("p")], "killed", 3).result()
             if not answer.more:
                 return
 
@@ -406,7 +406,7 @@ ACTS: dict[str, Act] = {
     "cap 0": _cap(0),
     "register": _register,
     "retire": _end_worker("retire"),
-    "bury": _end_worker("bury"),
+    "reap": _end_worker("reap"),
     "e commits s": _with("e", lambda w: _stage(1)(w)),
     "q commits s": _with("q", lambda w: _stage(1)(w)),
     "q stages l": _with("q", lambda w: _staged(w)),

@@ -37,7 +37,7 @@ def project() -> Iterator[Project]:
             made.close()
 
 
-def measure_burials(kills: int) -> list[float]:
+def measure_reaps(kills: int) -> list[float]:
     """Kill the worker of a run again and again; how long until nothing is held by a dead one."""
     times = []
     for _ in range(kills):
@@ -101,10 +101,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     kills: int = parser.parse_args().kills
-    times = measure_burials(kills)
+    times = measure_reaps(kills)
     middle, last = times[len(times) // 2], times[-1]
     print(
-        f"{kills} killed workers, buried after: median {middle:.2f} s, max {last:.2f} s", flush=True
+        f"{kills} killed workers, reaped after: median {middle:.2f} s, max {last:.2f} s", flush=True
     )
     without, beside = contain_poison()
     print(f"400 jobs: {without:.1f} s alone, {beside:.1f} s beside two poisonous ones", flush=True)

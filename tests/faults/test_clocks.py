@@ -328,7 +328,7 @@ def test_f22_the_end_of_one_clone_is_not_the_end_of_another(tmp_path: Path) -> N
     (mine,), (yours,) = take(store, first), take(store, second)
 
     assert store.ack(second, [done(mine)]).result() == [Verdict.STALE]
-    assert store.bury(first, [], "killed by SIGKILL", 3).result().count == 1
+    assert store.reap(first, [], "killed by SIGKILL", 3).result().count == 1
 
     assert store.beat([first, second], TTL).result() == {second}
     assert store.ack(second, [done(yours)]).result() == [Verdict.ACCEPTED]

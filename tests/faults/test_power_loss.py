@@ -71,7 +71,7 @@ def test_f11_power_loss_at_any_write_or_sync_loses_no_acknowledged_work(
     assert report.ends > 50
     kinds = {step.what for step in recorded.steps}
     assert kinds >= {"enqueue", "batch", "lease", "ack", "ack with effects", "fail", "cancel"}
-    assert kinds >= {"purge", "revoke", "release", "retry failed", "bury", "enqueue and ack"}
+    assert kinds >= {"purge", "revoke", "release", "retry failed", "reap", "enqueue and ack"}
     assert any(isinstance(event, Delete) for event in recorded.events)  # a log was given up
     assert any(isinstance(event, Truncate) for event in recorded.events)
 

@@ -105,28 +105,6 @@ def test_f72_every_schema_has_a_fill_and_the_newest_one_is_sound(path: Path) -> 
     store.close()
 
 
-def test_f72_a_migration_tells_the_kind_of_every_lane_by_its_task(path: Path) -> None:
-    build(path, 9)
-    connection = apsw.Connection(str(path))
-    for n, task in enumerate(("dataset:prices#r", "dataset:@step#r", "Schedule:no", "dataset")):
-        values = "values (?, ?, 'g', '[]')"
-        connection.execute(
-            f"insert into lanes (spec, task, grp, limit_keys) {values}", (str(n), task)
-        ).fetchall()
-    connection.close()
-
-    SqliteStore.open(path, durability="normal").close()
-
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    lanes = connection.execute("select task, kind from lanes").fetchall()
-    found = {str(task): str(kind) for task, kind in lanes}
-    connection.close()
-    assert found["dataset:prices#r"] == "slice"
-    assert found["dataset:@step#r"] == "step"
-    assert found["schedule:poll"] == "tick"
-    assert {found["Schedule:no"], found["dataset"], found["fetch"]} == {"job"}
-
-
 @pytest.mark.parametrize("version", range(1, NEWEST))
 def test_f72_an_older_store_is_migrated_with_everything_in_it(version: int, path: Path) -> None:
     build(path, version)

@@ -135,7 +135,7 @@ def test_a_body_that_does_not_stop_dies_with_its_worker_while_the_server_is_away
     assert "run alone" not in said, "nobody is under suspicion: the server was away"
 
 
-def test_a_worker_that_dies_while_the_server_is_away_is_buried_when_it_is_back(
+def test_a_worker_that_dies_while_the_server_is_away_is_reaped_when_it_is_back(
     shop: Shop,
 ) -> None:
     """Long before its lease ends."""

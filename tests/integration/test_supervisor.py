@@ -241,7 +241,7 @@ def test_a_suspect_that_nobody_here_knows_does_not_start_one_process_after_anoth
     shop.store.register(WorkerInfo(id=dead, run_id="r", tasks=("gone",)), 60).result()
     request = LeaseRequest(worker=dead, tasks=("gone",), limit=1, caps=ConfiguredCaps())
     (job,) = shop.store.lease(request).result().jobs
-    shop.store.bury(dead, [JobRef(job.id, job.token)], "killed by SIGKILL", 3).result()
+    shop.store.reap(dead, [JobRef(job.id, job.token)], "killed by SIGKILL", 3).result()
 
     code, err = shop.drain()
 

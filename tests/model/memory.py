@@ -232,7 +232,7 @@ class MemoryStore(DatasetOperations):
         return count
 
     @operation
-    def bury(
+    def reap(
         self,
         worker: WorkerId,
         started: Sequence[JobRef],
@@ -246,7 +246,7 @@ class MemoryStore(DatasetOperations):
         for failure in overdue:
             if self._ends.verdict(row, worker, failure.ref) is Verdict.ACCEPTED:
                 self._fail(failure, now)
-        count = self._ends.bury(row, set(started), cause, max_crashes, now)
+        count = self._ends.reap(row, set(started), cause, max_crashes, now)
         self._tables.forget(worker)
         return Progress(count, more=False)
 

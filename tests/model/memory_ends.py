@@ -177,14 +177,14 @@ class Ends:
             self._put_back(row, now)
         return len(held)
 
-    def bury(
+    def reap(
         self, worker: WorkerRow, started: set[JobRef], cause: str, max_crashes: int, now: int
     ) -> int:
         """Take back what a dead worker held; only what had started is under suspicion."""
         held = worker.held()
         for row in held:
             if JobRef(row.id, row.token) not in started:
-                self._bury_unstarted(row, cause, max_crashes, now)
+                self._reap_unstarted(row, cause, max_crashes, now)
             elif row.solo:
                 self._crash(row, cause, max_crashes, now)
             else:
@@ -192,7 +192,7 @@ class Ends:
                 self._tables.move(row, RowState.SUSPECT, now)
         return len(held)
 
-    def _bury_unstarted(self, row: JobRow, cause: str, max_crashes: int, now: int) -> None:
+    def _reap_unstarted(self, row: JobRow, cause: str, max_crashes: int, now: int) -> None:
         """Its body had ended, or not begun; but again and again is no chance."""
         row.losses += 1
         often = row.losses >= LOSSES_BEFORE_SOLO

@@ -408,7 +408,7 @@ def test_a_suspect_that_runs_alone_is_told_as_such() -> None:
     with harness(app) as t:
         t.enqueue_many(nap.job(n=n) for n in range(3))
         started = hold(t, "dead", nap.name)
-        t.store.bury(WorkerId("dead"), started, "killed by signal 9", 3).result()
+        t.store.reap(WorkerId("dead"), started, "killed by signal 9", 3).result()
         t.drain()
         facts, said = explained(t)
 

@@ -355,7 +355,7 @@ class StoreMachine(DatasetRules):
         for _ in range(2):
             worker, refs = lease.worker, [lease]
             self.both(
-                lambda store, worker=worker, refs=refs: store.bury(  # type: ignore[misc]
+                lambda store, worker=worker, refs=refs: store.reap(  # type: ignore[misc]
                     worker, self._refs(store, refs), "signal", max_crashes
                 )
             )
@@ -509,12 +509,12 @@ class StoreMachine(DatasetRules):
         max_crashes=st.integers(1, 3),
         over_time=st.booleans(),
     )
-    def bury(self, some: list[int], max_crashes: int, over_time: bool) -> None:
+    def reap(self, some: list[int], max_crashes: int, over_time: bool) -> None:
         chosen = [self._pick_lease(pick) for pick in some]
         worker = chosen[0].worker
         late = self._pick_lease(some[-1])
 
-        def bury(store: Store) -> Reply[Progress]:
+        def reap(store: Store) -> Reply[Progress]:
             job = self._job(store, late)
             overdue = JobFailure(
                 ref=JobRef(job.id, job.token),
@@ -528,11 +528,11 @@ class StoreMachine(DatasetRules):
                 ends=job.attempts > 0,
             )
             started = self._refs(store, chosen)
-            return store.bury(
+            return store.reap(
                 worker, started, "signal", max_crashes, [overdue] if over_time else []
             )
 
-        self.both(bury)
+        self.both(reap)
 
     # Operators
 

@@ -192,7 +192,7 @@ class UnitMachine(RuleBasedStateMachine):
     def died(self, which: int, started: bool) -> None:
         worker = self.workers[which]
         mine = [lease.job for lease in self.held.values() if lease.worker == worker]
-        self.world.bury(worker, mine if started else [])
+        self.world.reap(worker, mine if started else [])
         self._lose(worker)
         self.workers[which] = self._register()
 

@@ -295,7 +295,7 @@ def test_suspects_run_alone_when_there_is_no_supervisor() -> None:
             world.enqueue("work", f"suspect-{n}")
         dead = other_worker(world, ("work",))
         refs = take(world, dead, ("work",), 3)
-        world.store.bury(dead, refs, "killed by SIGKILL", 3).result()
+        world.store.reap(dead, refs, "killed by SIGKILL", 3).result()
         for n in range(30):
             world.enqueue("work", f"plain-{n}", delay=0.3 * (n % 10))
 
@@ -314,7 +314,7 @@ def test_a_supervised_worker_leaves_suspects_to_the_solo_one() -> None:
             world.enqueue("sleeps", f"s{n}", seconds=1)
         dead = other_worker(world, ("sleeps",))
         refs = take(world, dead, ("sleeps",), 3)
-        world.store.bury(dead, refs, "killed by SIGKILL", 3).result()
+        world.store.reap(dead, refs, "killed by SIGKILL", 3).result()
         world.enqueue("sleeps", "plain")
         running = world.start(world.worker(supervised=True))
         await asyncio.sleep(10)
@@ -336,7 +336,7 @@ def test_a_suspect_that_cannot_run_here_does_not_keep_ready_jobs_waiting() -> No
     async def main(world: World) -> None:
         world.put(NewJob(key="x", task="gone", payload="{}", group="g"))
         dead = other_worker(world, ("gone",))
-        world.store.bury(dead, take(world, dead, ("gone",)), "killed", 3).result()
+        world.store.reap(dead, take(world, dead, ("gone",)), "killed", 3).result()
         for n in range(100):
             world.enqueue("sleeps", f"j{n}", seconds=0.01)
 

@@ -122,7 +122,7 @@ def test_a_worker_whose_lease_the_store_has_ended_registers_once_and_goes_on(see
         worker = world.worker()
         running = world.start(worker)
         await asyncio.sleep(1.5)
-        world.store.bury(worker.worker_id, [], "somebody thought it dead", 3).result()
+        world.store.reap(worker.worker_id, [], "somebody thought it dead", 3).result()
 
         await running
 

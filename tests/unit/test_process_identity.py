@@ -31,9 +31,9 @@ def test_a_process_that_runs_is_not_gone_and_one_that_was_killed_is() -> None:
         alive = is_gone(mark)
         child.send_signal(signal.SIGKILL)
         child.stdout.read()  # its end
-        buried = child.wait() and is_gone(mark)
+        reaped = child.wait() and is_gone(mark)
 
-    assert (alive, buried) == (False, True)
+    assert (alive, reaped) == (False, True)
     assert not is_gone(own_identity())
 
 

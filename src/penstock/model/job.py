@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is one durable unit of work, and which state may follow which?"""
+"""Jobs: durable units of work, their kinds, states, edges and errors."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def kind_of_key(key: str) -> JobKind:
 
 
 class EdgeKind(StrEnum):
-    """When does a dependency let its dependant go?"""
+    """When a dependency lets its dependant go."""
 
     SUCCESS = "success"  # the other must be done
     FINISHED = "finished"  # the other must have ended, in whatever way
@@ -137,7 +137,7 @@ def finished(key: str) -> Edge:
 
 
 class ErrorCategory(StrEnum):
-    """Whose fault was the end of an attempt?"""
+    """Whose fault the end of an attempt was."""
 
     OWN = "own"  # the task; charged
     TIMEOUT = "timeout"  # the task ran past its limit; charged

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds what, under which token, and how does it end?"""
+"""Leases of jobs: requests for them, how they end under their tokens, and with which effects."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ Effect = EnqueueJobs | StageManifest | CommitLevel | SetCursor | Rearm | ForgetC
 
 
 class Caps(Protocol):
-    """How many may run at once for a limit key? None: as many as like."""
+    """How many may run at once for a limit key; None: as many as like."""
 
     @property
     def configured(self) -> Mapping[str, int]:
@@ -128,7 +128,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs may be handed to this worker?"""
+    """Which jobs may be handed to a worker."""
 
     worker: WorkerId
     tasks: tuple[str, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is one schedulable unit in this process, and with whom does it share?"""
+"""Schedulable tasks of a process: their groups, weights, resources and metadata."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retry policy: whether a failed attempt is charged, when the next one is, or that it was the
-last attempt. Nobody else decides that; workers say it to stores, which obey.
+"""The retry policy: charges failed attempts, sets the next one's time, or says it was the last.
+
+Nobody else decides which attempt is the last: workers tell stores, which obey. Only of a worker
+that died a store decides itself, since nobody is left to tell it (`stores/sql/dead_workers.py`).
 """
 
 from __future__ import annotations

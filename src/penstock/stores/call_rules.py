@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a call with each step, on any store?"""
+"""Rules for calls that cost money: what each step changes, the same for every store."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from penstock.stores.url import is_server
 
 
 def machine_findings() -> list[Finding]:
-    """What does a store need of this machine?"""
+    """What a store needs of this machine."""
     return [library_finding(sqlite_version()), boot_finding(SystemBootClock())]
 
 

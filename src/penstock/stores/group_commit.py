@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do many callers share one transaction?
+"""Group commit: many callers share one transaction.
 
 One writer owns the write connection. Callers put operations into its inbox; it takes its turn at
 the database, begins, claims what waits (urgent ones first), runs it, commits, and only then
@@ -231,7 +231,7 @@ class GroupCommit(Generic[Tx]):
 
     @property
     def is_idle(self) -> bool:
-        """Does nothing wait to be claimed?"""
+        """Whether nothing waits to be claimed."""
         return not (self._urgent or self._inbox)
 
     @property

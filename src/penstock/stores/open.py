@@ -57,7 +57,7 @@ def store_file(url: str, folder: Path | None = None) -> Path:
 
 
 def _no_name(path: Path) -> bool:
-    """Can neither the file system nor SQLite use it, with what they add to the names beside it?"""
+    """Whether neither the file system nor SQLite can use it, with what they add to its name."""
     longest = max(len(os.fsencode(part)) for part in path.parts)
     return (
         "\0" in str(path)

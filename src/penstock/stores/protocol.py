@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must any store do?
+"""The contract that every store keeps.
 
 Small protocols over one writer. Every call takes a batch, is one transaction (or a bounded slice
 of a long operation), and answers with a `Reply` when it is durable. docs/design/seam.md tells
@@ -348,7 +348,7 @@ def lease_voided() -> AttemptError:
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs shall be listed or changed?"""
+    """Which jobs are to be listed or changed."""
 
     state: JobState | None = None
     task: str | None = None
@@ -407,7 +407,7 @@ class JobStore(Protocol):
         """
         ...
 
-    def bury(
+    def reap(
         self,
         worker: WorkerId,
         started: Sequence[JobRef],
@@ -425,7 +425,7 @@ class JobStore(Protocol):
         ...
 
     def retire(self, worker: WorkerId) -> Reply[Progress]:
-        """End a worker that stops cleanly: what it still holds is ready again. Bounded as bury."""
+        """End a worker that stops cleanly: what it still holds is ready again. Bounded as reap."""
         ...
 
     def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:

@@ -93,7 +93,7 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Did it not work the last time?"""
+        """Whether it did not work the last time."""
         return self._since is not None
 
     def began(self, error: BaseException | str, since_monotonic: float | None = None) -> None:
@@ -142,7 +142,7 @@ class StoreRetry:
 
     @property
     def unreachable(self) -> bool:
-        """Was the store unreachable when it was last asked?"""
+        """Whether the store was unreachable when it was last asked."""
         return self._outage.lasts
 
     def delay(self) -> RetryDelay:

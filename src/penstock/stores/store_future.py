@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a store answer, to a loop and to a thread alike?"""
+"""The answer of a store to come, for a loop and for a thread alike."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Question(Generic[T]):
         return reply.result()
 
     def settled(self, wait_seconds: float = 0.0) -> bool:
-        """For what is asked only to be done: has it been? Raises what went wrong."""
+        """Whether what was asked only to be done has been done; raises what went wrong."""
         if self._reply is None:
             self._reply = self._ask()
         if not _comes(self._reply, wait_seconds):

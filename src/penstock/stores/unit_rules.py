@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a unit of a schedule when it is armed? The same for every store."""
+"""Rules for arming a unit of a schedule, the same for every store."""
 
 from __future__ import annotations
 

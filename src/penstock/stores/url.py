@@ -19,7 +19,7 @@ _EXAMPLES = {
 
 
 def is_server(url: str) -> bool:
-    """Is the store kept by a server, and not in a file?"""
+    """Whether the store is kept by a server, and not in a file."""
     return url.startswith(SERVER_PREFIXES)
 
 

@@ -100,7 +100,7 @@ class DeadWorkers:
                 pass
         overdue = [self._time_out(record) for record in dead.overdue]
         while True:
-            reply = store.bury(worker, dead.started, dead.cause, dead.max_crashes, overdue)
+            reply = store.reap(worker, dead.started, dead.cause, dead.max_crashes, overdue)
             if not reply.result(ANSWER_SECONDS).more:
                 break
             overdue = []

@@ -151,7 +151,7 @@ class Worker(WorkerObserver):
                 self._turn()
                 await self._loop.wait()
         except BaseException:
-            # Somebody broke the loop from inside. A supervisor buries us, and suspects what ran; to
+            # Somebody broke the loop from inside. A supervisor reaps us, and suspects what ran; to
             # sign off in good order would hide it.
             if self._config.runs_suspects:
                 await self._leave()

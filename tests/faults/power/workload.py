@@ -132,7 +132,7 @@ class Run:
             (2, self.purge),
             (6, self.enqueue_and_acknowledge),
             (2, self.checkpoint),
-            (2, self.bury),
+            (2, self.reap),
             (1, self.reopen),
         ]
         weights, actions = [weight for weight, _ in choices], [action for _, action in choices]
@@ -275,10 +275,10 @@ class Run:
         connection.execute(f"pragma wal_checkpoint({mode})").fetchall()
         connection.close()
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         started = [JobRef(job.id, job.token) for job in self.held[:1]]
-        call = lambda: self.consumer.bury(self.worker, started, "killed", 3)  # noqa: E731
-        self._step("bury", [call])
+        call = lambda: self.consumer.reap(self.worker, started, "killed", 3)  # noqa: E731
+        self._step("reap", [call])
         self.held.clear()
         self.register()
 

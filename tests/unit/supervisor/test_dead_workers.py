@@ -27,14 +27,14 @@ WORKER = WorkerId("w-1")
 
 
 class AwayStore(InProcessStore):
-    """Refuses burials as a test says; an unknown one is done all the same."""
+    """Refuses to reap as a test says; one of unknown fate is done all the same."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.trouble: deque[Exception] = deque()
         self.asked = 0
 
-    def bury(
+    def reap(
         self,
         worker: WorkerId,
         started: Sequence[JobRef],
@@ -45,7 +45,7 @@ class AwayStore(InProcessStore):
         self.asked += 1
         error = self.trouble.popleft() if self.trouble else None
         if error is None or isinstance(error, StoreUnknown):
-            done = super().bury(worker, started, cause, max_crashes, overdue)
+            done = super().reap(worker, started, cause, max_crashes, overdue)
             return done if error is None else Reply.failed(error)
         return Reply.failed(error)
 
@@ -89,7 +89,7 @@ BURIED = [(JobState.QUEUED, True), (JobState.QUEUED, False)]
         [TimeoutError(), StoreUnavailable("gone"), StoreUnknown("no answer")],
     ],
 )
-def test_a_burial_is_asked_for_until_it_is_answered(
+def test_a_report_of_a_death_is_asked_for_until_it_is_answered(
     store: AwayStore, trouble: list[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     death = death_of(store)
@@ -107,7 +107,7 @@ def test_a_burial_is_asked_for_until_it_is_answered(
     assert caplog.text.count("come back when the store answers") == min(len(trouble), 1)
 
 
-def test_a_burial_that_cannot_be_done_holds_up_neither_the_living_nor_the_end(
+def test_a_report_of_a_death_that_cannot_be_done_holds_up_neither_the_living_nor_the_end(
     store: AwayStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_workers, "AT_ONCE_SECONDS", 0.01)

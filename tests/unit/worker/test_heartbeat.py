@@ -120,7 +120,7 @@ def test_a_worker_that_the_store_has_ended_is_not_believed_in_any_longer(
     table.set_worker(TWO)
     table.set_lease_until(clock.monotonic() + TTL)
     for worker in (ONE, TWO):
-        store.bury(worker, [], "somebody thought it dead", 3).result()
+        store.reap(worker, [], "somebody thought it dead", 3).result()
 
     beat.run_once()
     supervised(table, store, clock).run_once()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do new jobs reach the server? In as few waits for it as can be.
+"""Bulk insert: new jobs as arrays and COPY lines, for as few waits for the server as can be.
 
 While the server answers, another thread has the interpreter, and it takes a while to get it back.
 """

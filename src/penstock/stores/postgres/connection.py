@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the server connected to, and in which life is it?"""
+"""Connects to the server, and tells in which life it is."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def connect(address: Address, queries: dict[str, str]) -> Connected:
 
 
 def ask_server(connection: PgConnection, queries: dict[str, str]) -> Server:
-    """Whom does this connection lead to?"""
+    """The server that this connection leads to."""
     (row,) = connection.execute(queries["who_and_where"]).fetchall()
     return Server(*row)
 

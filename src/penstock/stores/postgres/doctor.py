@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a server fit to keep a store, and is anything about to hurt it? Nothing is changed."""
+"""Checks whether a server is fit to keep a store; changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.stores.postgres.vacuum import DeadRows
 from penstock.stores.retry import seen_twice
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
-from penstock.stores.sql.schedules import failed_checks_of, ill_units_of
+from penstock.stores.sql.schedules import failed_checks_of, failing_units_of
 from penstock.stores.sql.slices import datasets_of, open_plans_of
 from penstock.stores.sql.statements import Row
 
@@ -82,7 +82,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             caps=reader.caps(),
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
-            units=ill_units_of(reader),
+            units=failing_units_of(reader),
             failed_checks=failed_checks_of(reader),
             plans=tuple(open_plans_of(reader, None)),
             locks=tuple(locks_of(reader, boot)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do errors of the server and of the way to it mean for us?"""
+"""Maps errors of the server, and of the way to it, to ours."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883", "42704"})
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Is the connection of no use any more?"""
+    """Whether the connection is of no use any more."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
@@ -45,7 +45,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def is_clean(error: psycopg.Error) -> bool:
-    """Did the server itself say that it did not commit?"""
+    """Whether the server itself said that it did not commit."""
     state = error.sqlstate
     return state is not None and (state[:2] in {"22", "23", "40"} or state == "57014")
 
@@ -96,7 +96,7 @@ def newer_schema(where: str, found: int, known: int) -> SchemaTooNew:
 
 
 def _is_refusal(error: psycopg.Error, said: str) -> bool:
-    """Did a server answer, and not let us in?"""
+    """Whether a server answered, and did not let us in."""
     if error.sqlstate is not None or not isinstance(error, psycopg.OperationalError):
         return False
     return _REFUSALS.search(said) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a session remember between transactions? What never changes of lanes, and a hope."""
+"""The cache of a session: what never changes of lanes, and where a scan of them may begin."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScanPlaces:
         return [p[0] for p in places], [p[1] for p in places], [p[2] for p in places]
 
     def is_behind(self, lane_id: int, rank: int, available_at: int) -> bool:
-        """Would a look that begins at the place of this lane find a job with these?"""
+        """Whether a look that begins at the place of this lane would find a job with these."""
         place = self._places.get(lane_id)
         return place is None or (rank, available_at) > place[:2]
 
@@ -45,7 +45,7 @@ class ScanPlaces:
         return bool(known)
 
     def matter(self, begun: float) -> bool:
-        """Was this look slow, or did it not begin at the front?"""
+        """Whether this look was slow, or did not begin at the front."""
         return bool(self._places) or self._clock.monotonic() - begun >= SLOW_SECONDS
 
     def note(self, taken: Sequence[tuple[int, int, int, int]]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does an idle worker learn that another process has made work?
+"""Listens for notifications that another process has made work.
 
 The server tells by NOTIFY on a connection that does nothing but listen, the only one with a state
 of its own. Behind a pooler nothing may arrive, so the store is asked now and then as well.

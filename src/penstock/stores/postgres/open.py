@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a database become a store of the present schema?"""
+"""Opens the store of a database, and applies the migrations that it lacks."""
 
 from __future__ import annotations
 

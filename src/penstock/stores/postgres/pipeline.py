@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do several statements reach the server in one round trip, at little cost?
+"""Sends several statements to the server in one round trip, at little cost.
 
 Psycopg's own pipelines do the same, but after a pause, when nothing of them is in any cache, each
 takes 0.3 ms more than this, and four of them are on the way of a job through an idle queue.
@@ -210,6 +210,6 @@ class Opened(NamedTuple):
         return self.begun.now if owned is None else owned
 
     def is_fresh(self, monotonic: float, owned_now: int | None) -> bool:
-        """Is its time still the time?"""
+        """Whether its time is still the time."""
         is_young = monotonic - self.opening.since <= FRESH_SECONDS
         return is_young and self.opening.owned_now == owned_now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the server asked? On a connection of its own, in a thread of its own."""
+"""Reads from the server, on a connection of its own, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class PostgresReader(ServerReader):
             blocking_sleep(self._delay.next_seconds())
 
     def _newer_schema(self, error: StoreError) -> SchemaTooNew | None:
-        """Has another process migrated the tables, so that the statement had to fail?"""
+        """Whether another process has migrated the tables, so that the statement had to fail."""
         if type(error) not in (StoreError, StoreCorrupt):
             return None
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does the writer's thread talk to the server?
+"""The writer's session with the server: transactions, reconnects, commits in doubt.
 
 Each transaction opens with its own settings and the server's time; nothing is left in the session.
 A commit whose answer is lost is not guessed at: the server is asked what became of its number.
@@ -259,7 +259,7 @@ class PostgresSession:
         self._lanes.ids += self._opened.ids
 
     def _find_out(self, begun: Begun, witness: Question | None, error: psycopg.Error) -> None:
-        """Was it committed? Returns if so; Contended if not, StoreUnknown if nobody can tell."""
+        """Find out whether it was committed: returns if so; Contended if not, else StoreUnknown."""
         before = self._server().server
         said = errors.first_line(error)
         self._drop()
@@ -352,7 +352,7 @@ class PostgresSession:
         return ours
 
     def _newer_schema(self) -> SchemaTooNew | None:
-        """Has another process migrated the tables since the transaction began?"""
+        """Whether another process has migrated the tables since the transaction began."""
         self.rollback()
         try:
             ((found,),) = self._ask("schema_version")

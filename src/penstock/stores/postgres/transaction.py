@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a write transaction on the server run its statements, side by side with others?
+"""A write transaction on the server, side by side with others.
 
 Locks are taken in one order: the worker's row, jobs, edges, limit keys, ready lanes; budgets before
 limit keys. Limit keys are waited for once in a transaction, in their order, and only tried
@@ -385,7 +385,7 @@ class PostgresTransaction(Transaction):
         self.ask_ahead(*questions)
 
     def _may_wait(self) -> bool:
-        """Do we hold nothing that somebody may wait for whom we would wait for?"""
+        """Whether we hold nothing that somebody may wait for whom we would wait for."""
         return not (self._counted or self._counts_all or self._holds_lanes or self._walks)
 
     def spend_alone(self, accounts: Sequence[Account]) -> None:

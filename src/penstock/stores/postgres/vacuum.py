@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When are the dead rows of jobs that have passed removed, where autovacuum comes too seldom?
+"""Vacuums the dead rows of jobs that have passed, where autovacuum comes too seldom.
 
 Autovacuum visits a database once a minute; a busy queue makes a million dead rows in that time, and
 tables and indexes stay as large as they once were. So a process that leases much looks at how many
@@ -47,7 +47,7 @@ class Pace:
         self._tried: DeadRows | None = None  # what our last vacuum found, until it is judged
 
     def is_due(self, found: DeadRows, now: float) -> bool:
-        """Shall they be removed now? If so, it is taken for granted that it is tried."""
+        """Whether they are to be removed now; if so, it is taken for granted that it is tried."""
         if now < self._quiet_until:
             return False
         if found.dead <= DEAD_ROWS + DEAD_SHARE * found.live:
@@ -66,7 +66,7 @@ class Pace:
         self._quiet_until = now + PAUSE_SECONDS_MAX
 
     def _judge(self, found: DeadRows) -> None:
-        """Did the last one remove at least half? If not, wait longer and longer."""
+        """The last one removed at least half, or did not: then wait longer and longer."""
         tried, self._tried = self._tried, None
         if tried is None:
             return

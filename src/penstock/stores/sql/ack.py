@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a lease end: acknowledged, failed, given back?"""
+"""Ends leases under their fencing tokens: acknowledged, failed, or released."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the jobs of a worker that is gone?"""
+"""Takes back the jobs of dead workers; a poison job runs alone, then ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sweep(tx: Transaction) -> bool:
     return len(expired) == SWEEP_WORKERS
 
 
-def bury(
+def reap(
     tx: Transaction,
     worker: WorkerId,
     started: Sequence[JobRef],
@@ -61,7 +61,7 @@ def bury(
     row = tx.row("worker_no", worker)
     if row is None:
         return Progress(0, more=False)
-    failpoints.hit("bury.in_tx")
+    failpoints.hit("reap.in_tx")
     for failure in overdue:
         fail(tx, row[0], row[1], failure)
     fate = _Fate(frozenset(started), cause, max_crashes, died=True)
@@ -133,7 +133,7 @@ def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) ->
 
 
 def _judge(fate: _Fate, ref: JobRef, solo: bool, losses: int) -> tuple[RowState, int]:
-    """Where does a job go whose worker is gone?"""
+    """Where a job goes whose worker is gone."""
     if solo or ref in fate.started:
         return RowState.SUSPECT, losses
     if not fate.died:

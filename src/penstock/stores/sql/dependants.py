@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who learns that a job has ended, and what follows for them?
+"""Tells dependants that a job has ended: they are released, skipped, or put back by a retry.
 
 An ended job with dependants stands in `settling` until all of them are told. Each transaction
 tells a bounded number; what is left is durable, and the next transaction of anybody goes on.
@@ -149,7 +149,7 @@ def _tell(tx: Transaction, budget: int) -> int:
 
 
 def _tell_some(tx: Transaction, edges: Sequence[Sequence[Any]]) -> bool:
-    """Tell the dependants at these edges, [parent, row_state, key, child, kind]; was any skipped?
+    """Tell the dependants at these edges, [parent, row_state, key, child, kind]; True: one skipped.
 
     By parent, lowest first; the first that forbids a dependant is to blame.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a batch of jobs become rows?"""
+"""Enqueues a batch of jobs: lanes, rows and edges, all or nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How are calls that cost money written down, answered and forgotten?
+"""The journal of calls that cost money: written down, answered, and forgotten.
 
 The rules are in call_rules; here is how rows come from the database and go back.
 """

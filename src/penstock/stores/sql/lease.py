@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ready jobs does a worker get, fairly?
+"""Leases ready jobs to workers, fairly.
 
 A skip-scan over lane rows from a rotating cursor: its cost knows neither the backlog nor what is
 finished. Groups share the limit by weight; inside a group jobs come by priority, due time and id.

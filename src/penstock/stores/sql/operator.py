@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may an operator do to jobs: cancel, revoke, retry?"""
+"""What an operator may do to jobs: cancel, revoke, retry."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do plans begin, go on and end, and what becomes of their jobs?"""
+"""Begins, adopts, ends and cancels plans of builds, with their jobs."""
 
 from __future__ import annotations
 

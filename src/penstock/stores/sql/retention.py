@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How are jobs forgotten that ended long ago?
+"""Retention: purges jobs that ended long ago.
 
 In slices, bounded in jobs and in edges. A job with very many edges loses them slice by slice
 before it goes itself.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which states does a row lie, where people see one word?
+"""The states of a row in a database, finer than those that people see.
 
 `queued` is three states of a row, so that the ready index holds due jobs only.
 """

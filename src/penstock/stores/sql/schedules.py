@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do units of schedules become jobs for ever, and how do they end?"""
+"""Arms and retires units of schedules, each one job for ever; keeps results of preflights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.stores.unit_rules import (
 )
 
 UNITS_READ = 1_000  # at once
-ILL_UNITS_MAX = 1_000  # that are told of
+FAILING_UNITS_MAX = 1_000  # that are told of
 FAILED_CHECKS_MAX = 1_000  # that are told of
 
 _decode_error = msgspec.json.Decoder(AttemptError).decode
@@ -49,14 +49,14 @@ def unit_of(reader: Statements, key: str) -> UnitView | None:
     return None if row is None else _view(row)
 
 
-def ill_units_of(reader: Statements) -> tuple[UnitView, ...]:
+def failing_units_of(reader: Statements) -> tuple[UnitView, ...]:
     """Units whose last try failed, or that have ended in error; a bounded number of each app."""
     found: list[UnitView] = []
     last = ""
-    while len(found) < ILL_UNITS_MAX and (page := units_of(reader, None, last, UNITS_READ)):
+    while len(found) < FAILING_UNITS_MAX and (page := units_of(reader, None, last, UNITS_READ)):
         last = page[-1].key
         found += [unit for unit in page if unit.is_failing or unit.state is JobState.ERROR]
-    return tuple(found[:ILL_UNITS_MAX])
+    return tuple(found[:FAILING_UNITS_MAX])
 
 
 def cursors_of(reader: Statements, names: Sequence[str]) -> dict[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does an end do to the slices of datasets, and how are they tidied up?"""
+"""Stages, commits, reads and tidies up slices of datasets."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def own_name(tx: Transaction, proposed: str) -> str:
 
 
 def may_write(tx: Transaction, effects: Sequence[Effect]) -> bool:
-    """Are the plans of all slices and levels among these effects running, until the commit?"""
+    """Whether the plans of all slices and levels among these effects run, until the commit."""
     known = tx.slices.may_write
     for effect in effects:
         if not isinstance(effect, StageManifest | CommitLevel):

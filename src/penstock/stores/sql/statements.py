@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How are named statements run, whatever the database?"""
+"""Runs named statements and reads migrations, whatever the database."""
 
 from __future__ import annotations
 

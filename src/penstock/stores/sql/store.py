@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a store on a database do, whichever database it is?"""
+"""The store on a database, whichever database it is: each call as a transaction or a read."""
 
 from __future__ import annotations
 
@@ -197,12 +197,12 @@ class Waiters:
 
     @property
     def has_news(self) -> bool:
-        """Has anything been made that may be leased, since somebody last went to look?"""
+        """Whether anything was made that may be leased since somebody last went to look."""
         return self._version != self._seen
 
     @property
     def are_waiting(self) -> bool:
-        """Does anybody wait for news?"""
+        """Whether anybody waits for news."""
         return bool(self._wakes)
 
     def saw(self) -> None:
@@ -306,7 +306,7 @@ class SqlStore(SqlDatasetStore):
     def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
         return self._writer.submit(lambda tx: ending.release(tx, worker, refs))
 
-    def bury(
+    def reap(
         self,
         worker: WorkerId,
         started: Sequence[JobRef],
@@ -315,7 +315,7 @@ class SqlStore(SqlDatasetStore):
         overdue: Sequence[JobFailure] = (),
     ) -> Reply[Progress]:
         return self._writer.submit(
-            lambda tx: dead_workers.bury(tx, worker, started, cause, max_crashes, overdue),
+            lambda tx: dead_workers.reap(tx, worker, started, cause, max_crashes, overdue),
             urgent=True,
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does one write transaction know besides the database?
+"""One write transaction, and what it has to write before the commit.
 
 Merged consequences: which lanes have to look for their head again, by how much the counters moved.
 They are written once, before the commit, whatever the number of operations in the transaction.
@@ -264,7 +264,7 @@ class Transaction(Statements):
         return
 
     def is_my_turn(self) -> bool:
-        """May this transaction do such a walk without waiting?"""
+        """Whether this transaction may do such a walk without waiting."""
         return True
 
     def hold(self, query: str, *parameters: object) -> None:
@@ -316,7 +316,7 @@ class Transaction(Statements):
         return False
 
     def is_ready(self, tasks: str, *, gave: bool) -> bool:
-        """May a job of these tasks be ready? `gave`: no lane that gave some just now was parked."""
+        """Whether a job of these tasks may be ready; `gave`: no lane that gave some was parked."""
         return bool(self.value("is_ready", tasks))
 
     def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:

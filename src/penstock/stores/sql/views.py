@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a store tell people? Short reads, each of one state of the database."""
+"""Views for people: short reads, each of one state of the database."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def would_retry(reader: SqlReader, task: str | None, max_attempts: int | None) -
 
 
 def _hanging(reader: SqlReader, parent_id: int) -> list[int]:
-    """Who was skipped because of this job?"""
+    """Jobs that were skipped because of this one."""
     return reader.array("skipped_because", parent_id)
 
 

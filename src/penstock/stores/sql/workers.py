@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is alive, and what do workers say of themselves?"""
+"""Registers workers, renews their leases by heartbeats, and keeps what they say of themselves."""
 
 from __future__ import annotations
 

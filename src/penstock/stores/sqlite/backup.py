@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is a copy of a store made while workers use it?"""
+"""Backs a store up while workers use it."""
 
 from __future__ import annotations
 

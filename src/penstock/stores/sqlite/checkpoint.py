@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When does the log move into the database, and what if it cannot?
+"""Checkpoints: moves the write-ahead log into the database.
 
 SQLite's own way hides the errors of it. Here they are seen: an I/O error ends the store, a full
 disk is waited out, and a reader that keeps an old state alive is named when the log has grown

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the database file connected to, and what do its errors mean?"""
+"""Connects to the database file, and maps SQLite's errors to ours."""
 
 from __future__ import annotations
 

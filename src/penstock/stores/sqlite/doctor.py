@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a store's file sound, and of a schema that we know?
+"""Checks whether a store's file is sound, and of a schema that we know.
 
 Nothing is written, made or migrated. The checks build upon each other: where one fails, those
 that would only repeat its trouble are left out.
@@ -24,7 +24,7 @@ from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.stores.retry import seen_twice
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
-from penstock.stores.sql.schedules import failed_checks_of, ill_units_of
+from penstock.stores.sql.schedules import failed_checks_of, failing_units_of
 from penstock.stores.sql.slices import datasets_of, open_plans_of
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.location_check import (
@@ -47,7 +47,7 @@ class Probe(Protocol):
     """What can be asked of the machine."""
 
     def refusal(self, path: Path) -> str | None:
-        """Why may this file or folder not be written? None: it may."""
+        """Why this file or folder may not be written; None: it may."""
         ...
 
     def free_bytes(self, folder: Path) -> int: ...
@@ -190,7 +190,7 @@ RESTORE = "restore a backup with 'penstock restore FILE --yes'"
 
 
 def library_finding(version: Version) -> Finding:
-    """Is the SQLite that is linked in fit?"""
+    """Whether the SQLite that is linked in is fit."""
     try:
         refuse_library(version)
     except StoreUnsupported as error:
@@ -199,7 +199,7 @@ def library_finding(version: Version) -> Finding:
 
 
 def boot_finding(boot_clock: BootClock) -> Finding:
-    """Can leases be told from those before the machine was started anew?"""
+    """Whether leases can be told from those before the machine was started anew."""
     boot_id = boot_clock.boot_time().boot_id
     if boot_id == "unknown":
         return problem(
@@ -346,7 +346,7 @@ class Checkup:
             caps=reader.caps(),
             served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
             calls=figures_of(reader, None),
-            units=ill_units_of(reader),
+            units=failing_units_of(reader),
             failed_checks=failed_checks_of(reader),
             plans=tuple(open_plans_of(reader, None)),
             locks=tuple(locks_of(reader, boot)),

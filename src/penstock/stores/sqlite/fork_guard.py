@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may a forked child do with what its parent had open? Nothing.
+"""Keeps a forked child from using what its parent had open.
 
 SQLite keeps books about a process's locks in memory. A child inherits the books but not the
 locks, so neither the parent's connections nor a new one to the same file would be safe in it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May a store be kept in this place, with this library, under this name?
+"""Checks whether a store may be kept in a place, with this library, under this name.
 
 Nothing here opens the database file: closing any descriptor of it would take away the locks that
 SQLite holds on it for the other connections of this process.
@@ -66,7 +66,7 @@ def sqlite_version() -> Version:
 
 
 def has_wal_reset_bug(version: Version) -> bool:
-    """Can this SQLite corrupt a database when one connection resets the log another one copies?"""
+    """Whether this SQLite can corrupt a database when a log is reset that another one copies."""
     if version in WITHDRAWN:
         return True
     corrected = any(version[:2] == first[:2] and version >= first for first in BACK_PORTS)
@@ -88,7 +88,7 @@ def refuse_library(version: Version) -> None:
 
 
 def is_remote(kind: str) -> bool:
-    """Is this kind of file system on another machine, or not known to be on this one?"""
+    """Whether this kind of file system is on another machine, or not known to be on this one."""
     return kind.startswith(NETWORK_FILE_SYSTEMS) or (
         kind.startswith("fuse") and kind not in LOCAL_FUSE
     )
@@ -259,7 +259,7 @@ def as_file_error(error: OSError, path: Path) -> StoreError:
 
 
 def has_log(path: Path) -> bool:
-    """Is there a log that may hold something, or that somebody may be using?
+    """Whether there is a log that may hold something, or that somebody may be using.
 
     Whoever comes to a full disk leaves an empty log behind, and an index that is too short. Nobody
     can use that: any connection needs the first part of the index as a whole.

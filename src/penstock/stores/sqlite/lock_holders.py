@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes hold the file?
+"""Names the processes that hold locks of the file.
 
 The kernel's table of locks is read, never asked through a descriptor: closing one would take away
 this process's own locks. Where the table is missing, or the holder is on the other side of a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a file become a store of the present schema, and is it still that?
+"""Opens the store of a file, applies the migrations that it lacks, and sees that it stays the same.
 
 A new store is made under another name and put in its place whole, so that an empty or half-made
 file under the store's name is never ours, and is never taken for a new one.
@@ -168,7 +168,7 @@ def _anew_if_replaced(path: Path, attempt: Callable[[], T]) -> T:
 
 
 def _replaced(path: Path, before: Identity | None) -> bool:
-    """Is there another file than before, once the restore that may be under way has ended?"""
+    """Whether there is another file than before, once a restore that is under way has ended."""
     found = _identity(path)
     if found is None or (found == before and found.names == 1):
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How is the file read? On a connection of its own, by any thread, one at a time."""
+"""Reads from the file, on a connection of its own, by any thread, one at a time."""
 
 from __future__ import annotations
 

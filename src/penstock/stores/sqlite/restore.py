@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a backup take the place of a store, so that nobody from before can harm it?
+"""Restores a backup in the place of a store, so that nobody from before can harm it.
 
 The backup is copied beside the store and made ready there: migrated, every lease voided, all tokens
 above those that anybody may still hold. Then one rename puts it in place. The old file stays under
@@ -87,7 +87,7 @@ class Restore:
 
     @property
     def _replaces(self) -> bool:
-        """Is there a store that would be replaced?"""
+        """Whether there is a store that would be replaced."""
         return os.path.lexists(self._store)
 
     def check(self) -> RestorePlan:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does the writer's thread talk to the file?"""
+"""The writer's session with the file: transactions under the write lock."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a write transaction of the embedded store run its statements?"""
+"""A write transaction of the embedded store."""
 
 from __future__ import annotations
 

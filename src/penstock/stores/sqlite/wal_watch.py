@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does an idle worker learn that another process has written?
+"""Watches the write-ahead log, so that an idle worker learns that another process has written.
 
 The kernel tells when the write-ahead log is written to; only then is it worth asking SQLite's
 change counter. That is a hint, not the truth: the log is written before the commit is visible,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn is it to write?
+"""The write lock of a store: writers of all processes take turns.
 
 SQLite lets waiting writers poll, so that some starve. A lock of the kernel beside the database
 hands the turn on in the order of arrival. It is a courtesy, not the safety: that is SQLite's own

@@ -99,7 +99,7 @@ def test_one_key_is_created_once_by_eight_threads(tmp_path: Path) -> None:
         store.close()
 
 
-def test_release_bury_and_acknowledgement_of_one_lease_have_one_winner(tmp_path: Path) -> None:
+def test_release_reap_and_acknowledgement_of_one_lease_have_one_winner(tmp_path: Path) -> None:
     stores = [SqliteStore.open(tmp_path / "s.db", durability="normal") for _ in range(3)]
     stores[0].enqueue(
         [NewJob(key=f"k{n}", task="t", payload="{}", group="g") for n in range(60)]
@@ -124,7 +124,7 @@ def test_release_bury_and_acknowledgement_of_one_lease_have_one_winner(tmp_path:
             elif who == 1:
                 outcome[1] = stores[1].release(worker, [ref]).result()
             else:
-                outcome[2] = stores[2].bury(worker, [ref], "killed", 3).result().count
+                outcome[2] = stores[2].reap(worker, [ref], "killed", 3).result().count
 
         together(3, act)
 

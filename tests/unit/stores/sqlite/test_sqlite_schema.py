@@ -16,6 +16,7 @@ from penstock.stores.sql import statements
 from penstock.stores.sql.statements import read_migrations, read_queries
 from penstock.stores.sqlite.open import PACKAGE
 from penstock.stores.sqlite.store import SqliteStore
+from tests.faults.old_stores import build
 
 
 def shape(connection: apsw.Connection) -> set[tuple[str, str, str]]:
@@ -34,6 +35,29 @@ def test_the_sum_of_all_migrations_is_the_schema() -> None:
     assert shape(migrated) == shape(written)
     facts = "select name, value from meta order by name"
     assert migrated.execute(facts).fetchall() == written.execute(facts).fetchall()
+
+
+def test_a_migration_tells_the_kind_of_every_lane_by_its_task(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    build(path, 9)
+    connection = apsw.Connection(str(path))
+    for n, task in enumerate(("dataset:prices#r", "dataset:@step#r", "Schedule:no", "dataset")):
+        values = "values (?, ?, 'g', '[]')"
+        connection.execute(
+            f"insert into lanes (spec, task, grp, limit_keys) {values}", (str(n), task)
+        ).fetchall()
+    connection.close()
+
+    SqliteStore.open(path, durability="normal").close()
+
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    lanes = connection.execute("select task, kind from lanes").fetchall()
+    found = {str(task): str(kind) for task, kind in lanes}
+    connection.close()
+    assert found["dataset:prices#r"] == "slice"
+    assert found["dataset:@step#r"] == "step"
+    assert found["schedule:poll"] == "tick"
+    assert {found["Schedule:no"], found["dataset"], found["fetch"]} == {"job"}
 
 
 def test_a_store_that_is_opened_again_keeps_everything(tmp_path: Path) -> None:
