@@ -99,7 +99,7 @@ soak-points: .venv/ok ## Kill a process POINT_CYCLES times at each named point
 soak-races: .venv/ok ## Race ends against sweeps and against themselves, RACE_ROUNDS times
 	$(BIN)/python -m tests.faults.soak_races --rounds $(RACE_ROUNDS)
 
-soak-workers: .venv/ok ## Measure burials (WORKER_KILLS), poison and the back-off of restarts
+soak-workers: .venv/ok ## Measure how soon dead workers are reported (WORKER_KILLS), poison and the back-off of restarts
 	$(BIN)/python -m tests.faults.soak_workers --kills $(WORKER_KILLS)
 
 soak-mutants: .venv/ok ## Plant every known bug and say what finds it
