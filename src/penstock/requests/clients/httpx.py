@@ -23,7 +23,6 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from penstock.errors import ProviderThrottled, ProviderUnavailable, ReplyOverdue
 from penstock.model.request import RequestOutcome
 from penstock.requests.exchange import CannotDecode, Exchange
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts, read_facts
-from penstock.requests.journal.bodies import journaled_body
+from penstock.requests.journal.bodies import body_class, journaled_body, take_pieces
 from penstock.requests.journal.call import PaidCall
 from penstock.requests.thread_bridge import ThreadBridge
 
@@ -135,7 +134,7 @@ class AdmittedTransport:
     ) -> None:
         self.library = library
         self.inner = inner
-        self.body_class = _async_body(library)
+        self.body_class = body_class(_AsyncBody, library.AsyncByteStream)
         self.executor = executor
         self._sends_again = sends_again
         self._loop = executor.loop
@@ -182,7 +181,7 @@ class SyncTransport:
         lease: RequestAdmissionLease | None = reply.stream.lease
         if lease is not None:  # what the loop noted ended with its call
             self._inner.executor.note_lease(lease)
-        stream = _sync_body(library)(reply, self._bridge)
+        stream = body_class(_SyncBody, library.SyncByteStream)(reply, self._bridge)
         return library.Response(
             reply.status_code, headers=reply.headers, stream=stream, extensions=reply.extensions
         )
@@ -369,15 +368,6 @@ class _AsyncBody:
             self._ahead = ahead
         return b"".join(ahead)
 
-    async def take(self, most: int) -> tuple[bytes, bool]:
-        """Return some of what is left, and whether that was all; for a reader in a thread."""
-        taken = bytearray()
-        async for piece in self:
-            taken += piece
-            if len(taken) >= most:
-                return bytes(taken), False
-        return bytes(taken), True
-
     async def aclose(self) -> None:
         try:
             if not self._has_ended and isinstance(self._chunks, AsyncGenerator):
@@ -403,22 +393,9 @@ class _SyncBody:
     def __iter__(self) -> Generator[bytes, None, None]:
         is_last = False
         while not is_last:
-            taken, is_last = self._bridge.call(lambda: self._body.take(self._most))
+            taken, is_last = self._bridge.call(lambda: take_pieces(self._body, self._most))
             if taken:
                 yield taken
 
     def close(self) -> None:
         self._bridge.call(self._body.aclose)
-
-
-# A client checks the class of a body, so ours are made from those of the library.
-
-
-@lru_cache
-def _async_body(library: Any) -> Any:  # noqa: ANN401
-    return type("AdmittedBody", (_AsyncBody, library.AsyncByteStream), {})
-
-
-@lru_cache
-def _sync_body(library: Any) -> Any:  # noqa: ANN401
-    return type("SyncAdmittedBody", (_SyncBody, library.SyncByteStream), {})

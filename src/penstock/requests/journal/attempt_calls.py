@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import BudgetUsedUp, CallInDoubt
-from penstock.model.job import JobId, JobKind, LeasedJob
+from penstock.model.job import JobKind, LeasedJob
 from penstock.model.journal import CallKey, CallRecord, CallState
 from penstock.model.spending import BudgetRefusal
 
@@ -67,10 +67,6 @@ class AttemptCalls:
         """It has asked for something that costs money, or found what was bought before."""
         return bool(self._next or self._earlier)
 
-    @property
-    def job_id(self) -> JobId:
-        return self.job.id
-
     def take_key(self, fingerprint: str) -> CallKey:
         """Return the key of a call that begins: its fingerprint and the lowest free ordinal."""
         fingerprint += self._occasion
@@ -84,10 +80,6 @@ class AttemptCalls:
     def free_key(self, key: CallKey) -> None:
         """Let the next equal call have the key of one that failed."""
         heapq.heappush(self._freed.setdefault(key.fingerprint, []), key.ordinal)
-
-    def delivered(self, key: CallKey) -> None:
-        """Note that the task has its answer."""
-        self.last = key
 
     # ── What is known ─────────────────────────────────────────────────────────────────────────
 

@@ -66,10 +66,6 @@ class _JournaledBody:
     async def peek(self, count: int) -> bytes:
         return await self._body.peek(count)
 
-    async def take(self, most: int) -> tuple[bytes, bool]:
-        """Some of what is left, and whether that was all; for a reader in another thread."""
-        return await _take(self, most)
-
     async def aclose(self) -> None:
         call = self._call
         try:
@@ -110,14 +106,12 @@ class _ReplayedBody:
             return piece
         raise StopAsyncIteration
 
-    async def take(self, most: int) -> tuple[bytes, bool]:
-        return await _take(self, most)
-
     async def aclose(self) -> None:
         """There is nothing behind it."""
 
 
-async def _take(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
+async def take_pieces(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
+    """Read some of what is left, and whether that was all; for a reader in another thread."""
     taken = bytearray()
     async for piece in body:
         taken += piece
@@ -128,19 +122,20 @@ async def _take(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
 
 def journaled_body(library: Any, body: _Body, call: PaidCall, exchange: Exchange) -> Any:  # noqa: ANN401
     """Wrap a body so that it is journaled while it is read."""
-    return _class(library, _JournaledBody)(body, call, exchange)
+    return body_class(_JournaledBody, library.AsyncByteStream)(body, call, exchange)
 
 
 def replayed_reply(library: Any, answer: Answer) -> Any:  # noqa: ANN401 (a reply of the library)
     """Build the reply of a journaled answer."""
-    stream = _class(library, _ReplayedBody)(answer.body or b"")
+    stream = body_class(_ReplayedBody, library.AsyncByteStream)(answer.body or b"")
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
     return library.Response(answer.status, headers=headers, stream=stream)
 
 
 @lru_cache
-def _class(library: Any, ours: type) -> Any:  # noqa: ANN401
-    return type(ours.__name__.strip("_"), (ours, library.AsyncByteStream), {})
+def body_class(ours: type, base: type) -> Any:  # noqa: ANN401
+    """Make our class of bodies one of a library's: its clients check the class of a body."""
+    return type(ours.__name__.strip("_"), (ours, base), {})
 
 
 async def whole_body(library: Any, request: Any) -> bytes:  # noqa: ANN401

@@ -338,7 +338,7 @@ class PaidCall:
             self._free_key()
             raise
         if self._has_key:
-            self._calls.delivered(self.key)
+            self._calls.last = self.key
 
     def _answer(self, recorder: BodyRecorder, reported: ReportedUsage) -> asyncio.Future[None]:
         self._is_in_flight = False

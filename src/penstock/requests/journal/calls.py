@@ -113,7 +113,7 @@ class PaidCalls:
         calls.remember(await self._writer.calls(calls.job.id))
 
     def _reuse(self, calls: AttemptCalls, key: CallKey, model: str) -> None:
-        calls.delivered(key)
+        calls.last = key
         day = utc_day(round(self._clock.now() * MICROSECONDS))
         provider = self.rules.provider
         task = task_name(calls.job.task)
