@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.faults]
 DEMO = [sys.executable, "-m", "penstock_command", "demo", "--fast"]
 SECONDS = 240.0  # of a busy machine
 CALLS_EACH = 3
-INTERRUPTED = "Interrupted: what the demo had started is ended, its folder is removed.\n"
+INTERRUPTED = "Interrupted: the processes of the demo are ended, its folder is removed.\n"
 
 
 @pytest.fixture
