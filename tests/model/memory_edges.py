@@ -24,8 +24,8 @@ from penstock.model.job import (
     kind_of_name,
 )
 from penstock.model.views import EnqueueReport
+from penstock.stores.sql.enqueue import no_end
 from penstock.stores.sql.row_state import RowState
-from penstock.stores.unit_rules import no_end
 from tests.model.memory_rows import JobRow, Need, Tables
 
 

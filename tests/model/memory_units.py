@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.model.job import JobId
+from penstock.model.job import JobId, JobKind, NewJob
 from penstock.model.schedule import (
     FAILED_TICKS_KEPT,
     ArmReport,
@@ -14,10 +14,9 @@ from penstock.model.schedule import (
     UnitView,
 )
 from penstock.stores.sql.row_state import RowState
-from penstock.stores.unit_rules import (
+from penstock.stores.sql.schedules import (
     Change,
     due_after,
-    job_of,
     judge,
     no_unit,
     planned,
@@ -47,7 +46,7 @@ class Units:
         row = self._tables.by_key.get(plan.key)
         if row is None:
             state = RowState.DELAYED if plan.first_at > now else RowState.READY
-            row = self._tables.insert(job_of(plan), state, now, plan.first_at, set())
+            row = self._tables.insert(_job_of(plan), state, now, plan.first_at, set())
             self._tables.units[row.id] = UnitRow(app, plan.timing)
             return Change.NEW
         unit = self._tables.units[row.id]
@@ -55,8 +54,8 @@ class Units:
         held = row.state in (RowState.SUSPECT, RowState.IN_PROGRESS)
         if change is Change.REVIVED or (change is Change.RETIMED and not held):
             self._start_afresh(row, unit, plan, now)
-        if row.state is not RowState.IN_PROGRESS and row.new != job_of(plan):
-            self._tables.replace(row, job_of(plan))
+        if row.state is not RowState.IN_PROGRESS and row.new != _job_of(plan):
+            self._tables.replace(row, _job_of(plan))
         unit.app, unit.timing, unit.retired_at = app, plan.timing, None
         return change
 
@@ -158,3 +157,16 @@ class Preflights:
         for unit in old:
             del self._results[unit]
         return len(old)
+
+
+def _job_of(plan: UnitPlan) -> NewJob:
+    """The job that a unit is."""
+    return NewJob(
+        kind=JobKind.TICK,
+        key=plan.key,
+        task=plan.task,
+        payload=plan.payload,
+        group=plan.group,
+        limit_keys=plan.limit_keys,
+        partition=plan.partition,
+    )

@@ -28,7 +28,6 @@ from penstock.stores.group_commit import Contended
 from penstock.stores.sql.row_state import RowState
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
-from penstock.stores.unit_rules import no_end
 
 _encode = msgspec.json.Encoder().encode
 _spec: Callable[[NewJob], LaneSpec] = attrgetter("task", "group", "limit_keys", "kind")
@@ -253,3 +252,11 @@ def upstream_error(parent_state: int, parent_key: str) -> AttemptError:
     """Why a dependant was skipped."""
     word = "skipped" if parent_state == RowState.SKIPPED else "failed"
     return AttemptError(ErrorCategory.OWN, "upstream", f"upstream {word}: {parent_key}")
+
+
+def no_end(key: str, unit: str) -> EnqueueRefused:
+    """Why a job cannot wait for a unit."""
+    return EnqueueRefused(
+        f"Job {key!r} shall run after {unit!r}, a unit of a schedule, which never ends. Let the "
+        "schedule enqueue the job."
+    )

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
 from penstock import failpoints
+from penstock.errors import EnqueueRefused
 from penstock.model.job import AttemptError, JobKind, JobState
-from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
+from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.stores.group_commit import Contended
 from penstock.stores.sql.enqueue import lanes_of
 from penstock.stores.sql.operator import cancel
@@ -19,15 +21,6 @@ from penstock.stores.sql.retention import forget_lanes
 from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import Row, Statements, as_json
 from penstock.stores.sql.transaction import LaneSpec, Transaction
-from penstock.stores.unit_rules import (
-    Change,
-    due_after,
-    judge,
-    no_unit,
-    planned,
-    refuse_many,
-    report,
-)
 
 UNITS_READ = 1_000  # at once
 FAILING_UNITS_MAX = 1_000  # that are told of
@@ -111,6 +104,57 @@ def _view(row: Row) -> UnitView:
         last_tick_at=row[14],
         retired_at=row[15],
     )
+
+
+class Change(StrEnum):
+    """What arming does to a unit; the fields of `ArmReport`."""
+
+    NEW = "new"
+    KEPT = "kept"
+    RETIMED = "retimed"
+    REVIVED = "revived"
+
+
+def planned(units: Sequence[UnitPlan]) -> dict[str, UnitPlan]:
+    """The plans of one call by key; the first of a key counts."""
+    refuse_many(units)
+    first: dict[str, UnitPlan] = {}
+    for unit in units:
+        first.setdefault(unit.key, unit)
+    return first
+
+
+def refuse_many(units: Sized) -> None:
+    """Raise if one call has too many."""
+    if len(units) > ARM_UNITS_MAX:
+        raise EnqueueRefused(
+            f"{len(units):,} units in one call; at most {ARM_UNITS_MAX:,} are accepted together."
+        )
+
+
+def no_unit(key: str) -> EnqueueRefused:
+    """Why a unit cannot be armed whose key is a job's."""
+    return EnqueueRefused(
+        f"The schedule's unit {key!r} cannot be armed: a job of that key was enqueued. Rename the "
+        "schedule, or cancel and purge that job."
+    )
+
+
+def judge(row_state: int, *, same_timing: bool) -> Change:
+    """What arming does to a unit that is known."""
+    if row_state >= RowState.DONE:
+        return Change.REVIVED
+    return Change.KEPT if same_timing else Change.RETIMED
+
+
+def due_after(first_at: int, row_state: int, due_at: int, last_due_at: int | None) -> int:
+    """When a unit is due that is armed anew: never at or before what ended well."""
+    done = due_at if row_state == RowState.DONE else last_due_at
+    return first_at if done is None else max(first_at, done + 1)
+
+
+def report(changes: Sequence[Change]) -> ArmReport:
+    return ArmReport(**{str(change): changes.count(change) for change in Change})
 
 
 class _Known(NamedTuple):
