@@ -80,8 +80,8 @@ class Connector:
             for task in running:
                 task.cancel()
                 task.add_done_callback(_close_loser)
-        said = "; ".join(dict.fromkeys(map(str, errors)))
-        raise OSError(f"No address of {self._host!r} can be reached: {said}")
+        reasons = "; ".join(dict.fromkeys(map(str, errors)))
+        raise OSError(f"No address of {self._host!r} can be reached: {reasons}")
 
 
 def interleave_families(addresses: Iterable[Address]) -> list[Address]:

@@ -218,10 +218,10 @@ class UsageReader:
         most: dict[str, int | None] = {}
         for usage in self._usages():
             for field in usage.__struct_fields__:
-                said = getattr(usage, field)
-                if said is None:
+                value = getattr(usage, field)
+                if value is None:
                     continue
-                count = _count(said, REPORTED_TOKENS_MAX)
+                count = _count(value, REPORTED_TOKENS_MAX)
                 most[field] = None if count is None else max(count, most.get(field) or 0)
         return most
 

@@ -108,7 +108,7 @@ def _full_year(two_digits: int, now: float) -> int:
 
 
 def format_connection_detail(error: BaseException, message: str) -> str:
-    """What the message of a broken connection leaves out; empty if nothing is known or missing."""
+    """Return host and cause that the message of a connection error leaves out, else nothing."""
     parts = []
     try:
         cause = error.__cause__
@@ -124,7 +124,7 @@ def format_connection_detail(error: BaseException, message: str) -> str:
 
 
 def _address(error: BaseException) -> str:
-    """The host and port of its request, without path, query and credentials."""
+    """Return host and port of its request, without path, query and credentials."""
     # The `request` of an error of httpx that was raised without one is a property that raises.
     url = str(getattr(getattr(error, "request", None), "url", ""))
     return urlsplit(url).netloc.rpartition("@")[2]
@@ -248,7 +248,7 @@ OWN_CLASSES = frozenset({FailureClass.UNKNOWN, FailureClass.MISTAKE})
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """What a classifier says about an error."""
+    """The result of classifying an error."""
 
     category: FailureClass
     wait_seconds: float | None = None  # exact; None leaves it to the back-off
@@ -289,7 +289,7 @@ class RemoteError(Exception):
 def classify(
     error: BaseException, *, now: float, classifiers: Sequence[Classifier] = ()
 ) -> Classified:
-    """Say who failed, and how long the other side asked us to wait.
+    """Classify an error: whose failure it was, and how long the other side asks to wait.
 
     Looks through causes (`raise … from …`) and exception groups; a group is node or service only
     if all its members are.
@@ -315,11 +315,11 @@ def _classify(
     too_far = depth > LOOK_THROUGH_MAX or next(looks) > LOOK_AT_MAX
     if isinstance(error, TimeLimitError) or too_far:
         return _UNKNOWN
-    said = _ask(classifiers, error)
-    if said is None:
-        said = _recognise(error, now)
-    if said is not None:
-        return said
+    opinion = _ask(classifiers, error)
+    if opinion is None:
+        opinion = _recognise(error, now)
+    if opinion is not None:
+        return opinion
     if isinstance(error, BaseExceptionGroup):
         return _together(
             _classify(part, now, classifiers, depth + 1, looks) for part in error.exceptions
@@ -333,9 +333,9 @@ def _classify(
 def _ask(classifiers: Sequence[Classifier], error: BaseException) -> Classified | None:
     for classifier in classifiers:
         try:
-            said = classifier(error)
-            if said is not None:
-                return _understood(said)
+            opinion = classifier(error)
+            if opinion is not None:
+                return _parse_opinion(opinion)
         except Exception as problem:
             # A mistake in a classifier must not stop a worker, nor stay unseen.
             name = getattr(classifier, "__qualname__", repr(classifier))
@@ -343,24 +343,24 @@ def _ask(classifiers: Sequence[Classifier], error: BaseException) -> Classified 
     return None
 
 
-def _understood(said: Any) -> Classified:  # noqa: ANN401 (whatever a user's function returns)
-    """An opinion in our own words; ValueError if it is none."""
-    if isinstance(said, Classified):
-        return said
-    if not isinstance(said, tuple):
-        return Classified(FailureClass(said))
-    category, wait = said
+def _parse_opinion(opinion: Any) -> Classified:  # noqa: ANN401 (whatever a user's function returns)
+    """Convert what a classifier returned; ValueError if it is no opinion."""
+    if isinstance(opinion, Classified):
+        return opinion
+    if not isinstance(opinion, tuple):
+        return Classified(FailureClass(opinion))
+    category, wait = opinion
     if isinstance(wait, timedelta):
         wait = wait.total_seconds()
     return Classified(FailureClass(category), wait)
 
 
 def _recognise(error: BaseException, now: float) -> Classified | None:
-    """Judge one error by itself; None means that what it contains may tell more."""
+    """Classify one error by itself; None: its causes may tell more."""
     # 1. An exit, a cancellation or the like is nobody's failure, whatever caused it.
     if not isinstance(error, Exception | BaseExceptionGroup):
         return _UNKNOWN
-    # 2. A request did not leave, or our own client says that the provider needs patience.
+    # 2. A request was not sent, or our own client says that the provider needs patience.
     if isinstance(error, RequestAdmissionError):
         return Classified(FailureClass.SERVICE, _seconds(error.retry_after_seconds))
     if isinstance(error, ProviderThrottled | ProviderUnavailable):

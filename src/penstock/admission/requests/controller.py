@@ -389,9 +389,9 @@ class AdaptiveRequestAdmissionController:
             changes = algorithm.ended(now, domain.limited.in_flight, mark, outcome)
         except Exception as error:  # the slot is free whatever it thinks
             domain.count_leak("algorithm_errors")
-            said = f"the limit algorithm raised {type(error).__name__}"
-            self.pending_events.add(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason=said)
-            return ReleaseResult(True, ReleaseReason.RELEASED, {"algorithm": said})
+            problem = f"the limit algorithm raised {type(error).__name__}"
+            self.pending_events.add(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason=problem)
+            return ReleaseResult(True, ReleaseReason.RELEASED, {"algorithm": problem})
         model = domain.model
         until = algorithm.blocked_until
         if until > model.cooldown_until and until > now:

@@ -53,7 +53,7 @@ class ProviderPolicy(msgspec.Struct, frozen=True):
     name: str
     caps: RequestCaps = RequestCaps()  # over all its models
     models: Mapping[str, RequestCaps] = {}  # over all domains of one
-    contributors: Mapping[str, tuple[DeclaredCap, ...]] = {}  # who said what of a model
+    contributors: Mapping[str, tuple[DeclaredCap, ...]] = {}  # by model: who declared which cap
     algorithm: Literal["adaptive", "aimd"] = "adaptive"
     aimd: AimdConfig = AimdConfig()
 

@@ -61,7 +61,7 @@ class ModelLevel:
         self.effective_max = 1
         self.alarm: Alarm | None = None  # it sleeps until then
         self.closed_for_all = False  # whoever comes meanwhile changes nothing
-        self.cooldown_alarm: Alarm | None = None  # somebody is told when it ends
+        self.cooldown_alarm: Alarm | None = None  # of the end of its cool-down
         self.cooldown_until = -inf
         self.in_line = False  # of its provider
         self.tag = 0.0  # when its next turn is there

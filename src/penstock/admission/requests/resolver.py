@@ -22,7 +22,7 @@ from penstock.model.request import DeclaredCap
 CHAT, EMBEDDING, IMAGE, HEALTHCHECK, HTTP = "chat", "embedding", "image", "healthcheck", "http"
 DOMAINS = (CHAT, EMBEDDING, IMAGE, HEALTHCHECK, HTTP)
 MODEL_LENGTH_MAX = 256  # characters; what is longer is no name
-PROVIDER_WIDE = ""  # among the contributors: what was said of the whole provider
+PROVIDER_WIDE = ""  # among the contributors: caps of the whole provider
 
 _PORTS = {"http": 80, "https": 443}
 _LAST = {  # segment of a path: domain

@@ -2,7 +2,7 @@
 """Resolves the scheduling metadata of tasks: their group, weight, resources and provider.
 
 All definitions of a run are resolved together, before anything is scheduled: what two of them say
-about one endpoint is merged, and what is wrong with several is told in one sentence.
+about one endpoint is merged, and errors of several are reported in one message.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class TaskSchedulingResolver:
                 raise UsageError(f"Two definitions are named {definition.name!r}; rename one.")
             self._definitions[definition.name] = definition
         notes: set[Diagnostic] = set()
-        said = _Metadata(self._definitions, notes).resolve()
+        metadata_by_name = _Metadata(self._definitions, notes).resolve()
         self._resolved = {
             name: ResolvedTaskScheduling(
                 _group(metadata),
                 _request(self._definitions[name], self._definitions[name].limit_keys),
                 _gate(self._definitions[name].endpoints),
             )
-            for name, metadata in said.items()
+            for name, metadata in metadata_by_name.items()
         }
         self._durable = {
             name: (_request(definition, ()), self._resolved[name].group.weight)
@@ -152,17 +152,17 @@ class _Metadata:
                 if endpoint.cap is not None:
                     who = endpoint.alias or endpoint.resource.provider
                     self._claim(_model(endpoint.resource), who, endpoint.cap)
-        said: dict[str, SchedulingMetadata] = {}
+        metadata_by_name: dict[str, SchedulingMetadata] = {}
         for name, definition in self._definitions.items():
             try:
-                said[name] = self._of(definition)
+                metadata_by_name[name] = self._of(definition)
             except SchedulingMetadataError as error:
                 self._refused[name] = error
         if self._refused:
             raise _refusal(self._refused)
         return {
             name: msgspec.structs.replace(metadata, weight=self._least(metadata))
-            for name, metadata in said.items()
+            for name, metadata in metadata_by_name.items()
         }
 
     def _of(self, definition: SchedulingDefinition) -> SchedulingMetadata:
@@ -171,11 +171,11 @@ class _Metadata:
             return self._of_endpoints(definition.name, definition.endpoints)
         metadata = DEFAULT
         if definition.metadata is not None:
-            metadata = self._said(definition.name, definition.metadata)
+            metadata = self._declared(definition.name, definition.metadata)
         self._claim(_shared(metadata), definition.name, metadata.weight)
         return metadata
 
-    def _said(self, name: str, source: object) -> SchedulingMetadata:
+    def _declared(self, name: str, source: object) -> SchedulingMetadata:
         try:
             return metadata_of(source)
         except SchedulingMetadataError as error:
@@ -293,10 +293,10 @@ def _gate(endpoints: Iterable[Endpoint]) -> RequestResourceKey | SeveralResource
 
 def _refusal(refused: Mapping[str, SchedulingMetadataError]) -> SchedulingMetadataError:
     listed = sorted(refused.items())
-    said = "; ".join(f"{name!r}: {error.message.rstrip('.')}" for name, error in listed)
+    errors = "; ".join(f"{name!r}: {error.message.rstrip('.')}" for name, error in listed)
     return SchedulingMetadataError(
         listed[0][1].code,
-        f"Nothing is scheduled, since {len(listed)} definition(s) cannot be: {said}.",
+        f"Nothing is scheduled, since {len(listed)} definition(s) cannot be: {errors}.",
         diagnostics={name: error.message for name, error in listed},
     )
 

@@ -270,11 +270,11 @@ async def _send_with_retries(executor: ModelRequestExecutor, request: _HttpxRequ
         if ending is None or ending.outcome is RequestOutcome.SUCCESS:
             return reply
         reply = await request.discard(reply)
-        said = f"{exchange.where} answered {exchange.status}"
+        answer = f"{exchange.where} answered {exchange.status}"
         wait_seconds = ending.retry_after_seconds
         if ending.outcome is not RequestOutcome.RATE_LIMITED:
             raise ProviderUnavailable(
-                f"{said}: it is unhealthy, and its jobs wait for it.",
+                f"{answer}: it is unhealthy, and its jobs wait for it.",
                 exchange.status,
                 wait_seconds,
                 reply,
@@ -291,7 +291,7 @@ async def _send_with_retries(executor: ModelRequestExecutor, request: _HttpxRequ
         else:
             refusals += 1
             continue
-        raise ProviderThrottled(f"{said}: {why}.", exchange.status, wait_seconds, reply)
+        raise ProviderThrottled(f"{answer}: {why}.", exchange.status, wait_seconds, reply)
 
 
 class _AsyncBody:

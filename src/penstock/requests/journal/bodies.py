@@ -82,7 +82,7 @@ class _JournaledBody:
 
     async def _read_end(self) -> None:
         """Readers of streams leave with the last event; the connection has a little more."""
-        with contextlib.suppress(Exception):  # everything was said
+        with contextlib.suppress(Exception):  # the last event has come already
             async with asyncio.timeout(LAST_SECONDS):
                 while True:
                     self._call.record(await self._body.__anext__())

@@ -53,15 +53,15 @@ class LimitChanges:
         self, size: int, most: int, ceiling: float, *, is_paused: bool
     ) -> Sequence[LimitChange]:
         """Return what has changed since it was last reported."""
-        told = self.size
-        if size < told:
+        before = self.size
+        if size < before:
             self.size = size
             return (LimitChange.DECREASED,)
-        if size == told or (size < most and size < told * STEP):
+        if size == before or (size < most and size < before * STEP):
             return ()
         self.size = size
         changes = [LimitChange.INCREASED]
-        if told <= ceiling < size:
+        if before <= ceiling < size:
             changes.append(LimitChange.SOFT_CEILING_RECOVERED)
         if size >= most and self._is_reduced and not is_paused:
             self._is_reduced = False
