@@ -247,7 +247,7 @@ class AttemptOver(RequestError):
     """A request of a job that was cancelled, or has run past its time limit; it did not leave."""
 
 
-class _ProviderSays(RequestError):
+class _ProviderReplied(RequestError):
     """What a provider answered; the retry baseline reads the attributes."""
 
     def __init__(
@@ -263,11 +263,11 @@ class _ProviderSays(RequestError):
         self.response = response  # of the library that sent it; its body is closed
 
 
-class ProviderThrottled(_ProviderSays):
+class ProviderThrottled(_ProviderReplied):
     """A provider refuses, for longer than its client waits; the job comes back uncharged."""
 
 
-class ProviderUnavailable(_ProviderSays):
+class ProviderUnavailable(_ProviderReplied):
     """A provider is unhealthy: 5xx, 408, 425; the job comes back uncharged."""
 
 

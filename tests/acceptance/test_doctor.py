@@ -153,7 +153,7 @@ def test_an_app_that_does_not_import_is_told_and_the_store_is_checked_all_the_sa
 
     sentence = the_problem(done)
     assert "ZeroDivisionError: division by zero (pipeline.py, line 9)" in sentence
-    assert "Mend it there" in sentence
+    assert "Fix it there" in sentence
     assert "Traceback" not in done.stdout
     assert "ok integrity: the file is sound" in done.stdout
     assert "ok waiting: 300 queued" in done.stdout

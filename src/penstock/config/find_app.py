@@ -95,7 +95,7 @@ def _broken(name: str, error: BaseException) -> BaseException:
     text = str(error) or "no message"
     return AppNotFound(
         f"The app {name!r} cannot be imported: {type(error).__name__}: {text}{_place(error)}. "
-        f"Mend it there; --debug shows the whole way."
+        f"Fix it there; --debug shows the traceback."
     )
 
 

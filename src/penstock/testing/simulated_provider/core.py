@@ -238,7 +238,7 @@ class ProviderCore:
 
     def _failure(self, request: SimulatedRequest) -> Reply:
         status = self.rules.failure_status
-        body = dialects.error(request, status, "failure", "The service is not well.")
+        body = dialects.error(request, status, "failure", "The service is unavailable.")
         return Reply.of(body, status=status, wait_seconds=self.rules.refusal_seconds)
 
     def _latency(self, request: SimulatedRequest, dice: random.Random) -> float:
