@@ -17,7 +17,7 @@ from penstock.ids import IdSource
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobState, WorkerId
 from penstock.model.lease import JobFailure, JobRef
 from penstock.retry.classify import TimeLimitError
-from penstock.retry.policy import OWN
+from penstock.retry.policy import OWN, is_last
 from penstock.stores.protocol import JobFilter, Store
 from penstock.stores.retry import Outage, RetryDelay, retry_in_thread
 from penstock.stores.store_future import Reply, aside, within
@@ -121,7 +121,7 @@ class DeadWorkers:
             ended_at=now_at,
             delay_seconds=OWN.delay(job.attempts if job else 0, self._ids.random()),
             charge=True,
-            ends=record.is_last,
+            ends=is_last(0, record.attempts_left),
         )
 
     def _log(self, dead: DeadWorker) -> None:

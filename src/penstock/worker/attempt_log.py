@@ -39,7 +39,8 @@ class AttemptLog(WorkerObserver):
     def ended(self, attempt: Attempt, verdict: AttemptEnd) -> None:
         if type(verdict) is JobEnd and verdict.state is not JobState.ERROR:
             self._events.emit(_COMPLETED, attempt.correlation, verdict.state)
-            self._recovered(attempt.job)
+            if attempt.job.attempts or attempt.job.deferred_since is not None:
+                self._recovered(attempt.job)
         elif verdict is None:
             self._events.emit(SchedulerEventKind.CANCELLED, attempt.correlation, "lease lost")
         elif isinstance(verdict, JobRef):
@@ -86,10 +87,9 @@ class AttemptLog(WorkerObserver):
         )
 
     def _recovered(self, job: LeasedJob) -> None:
-        if job.attempts or job.deferred_since is not None:
-            kind = self._tasks[job.task].kind
-            if kind.recurs:
-                log.info("%s has recovered.", kind.named(job))
+        kind = self._tasks[job.task].kind
+        if kind.recurs:
+            log.info("%s has recovered.", kind.named(job))
 
     def refused(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
         """The store did not take an end."""

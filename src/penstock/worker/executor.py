@@ -24,7 +24,6 @@ from penstock.model.lease import JobFailure, JobRef
 from penstock.redaction.content_guard import LOG_ATTRIBUTE
 from penstock.requests import attempt_context
 from penstock.requests.attempt_context import AttemptContext
-from penstock.retry.policy import is_last
 from penstock.worker.attempt import (
     NEVER,
     Attempt,
@@ -140,8 +139,8 @@ class JobExecutor:
             attempt.deadline_monotonic = deadline
         if self._request_contexts is not None:
             attempt.request_context = self._request_contexts.began(attempt, deadline or None)
-        last = is_last(job.attempts, limits.max_attempts)
-        self._table.occupy(slot, job.id, job.token, deadline, last)
+        left = limits.max_attempts - job.attempts
+        self._table.occupy(slot, job.id, job.token, deadline, left)
         self.running[attempt.ref] = attempt
         self.occupied += 1
         try:

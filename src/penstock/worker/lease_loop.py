@@ -26,7 +26,7 @@ from penstock.worker.registration import Registration
 
 IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks around
 HELD_BACK_SECONDS = 0.1  # the same while it passes over some jobs, and is told of all of them
-BUDGET_SECONDS = 0.5  # the same if that may last for hours
+LONG_HELD_SECONDS = 0.5  # the same if that may last for hours
 WAITS = "Leasing has to wait"
 
 
@@ -49,7 +49,7 @@ class IdleWait:
         return self._task is not None
 
     def wait(
-        self, next_due_at: int | None, *, held_back: bool = False, by_budget: bool = False
+        self, next_due_at: int | None, *, held_back: bool = False, for_long: bool = False
     ) -> None:
         """Sleep until the store says that there may be something, or something is due.
 
@@ -57,7 +57,7 @@ class IdleWait:
         """
         if self._task is not None:
             return
-        seconds = BUDGET_SECONDS if by_budget else HELD_BACK_SECONDS
+        seconds = LONG_HELD_SECONDS if for_long else HELD_BACK_SECONDS
         waiting = self._sleep(seconds) if held_back else self._wait(next_due_at)
         self._task = asyncio.get_running_loop().create_task(waiting)
 
@@ -323,8 +323,8 @@ class LeaseLoop:
         self._loop.spawn(self._lease(request, self._store.lease(request)))
 
     def _wait(self, *, held_back: bool = False) -> None:
-        by_budget = self._window.is_held_back_by_budget_only
-        self._idle_wait.wait(self.next_due_at, held_back=held_back, by_budget=by_budget)
+        for_long = self._window.holds_for_long
+        self._idle_wait.wait(self.next_due_at, held_back=held_back, for_long=for_long)
 
     def _is_occupied(self) -> bool:
         return bool(self._executor.running or len(self._window) or self._completer.pending)

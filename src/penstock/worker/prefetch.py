@@ -269,7 +269,7 @@ class PrefetchWindow(WorkerObserver):
             self._aware = ProviderAwareTaskAdmissionPolicy(inner, pressure)
         self.held_back: frozenset[str] = frozenset()  # tasks that were not asked for last time
         self._pressed: PressureSnapshot | None = None  # the first of them
-        self._by_budget: set[str] = set()  # tasks that are not asked for any more
+        self._held_tasks: set[str] = set()  # by a budget, a paused plan, or the end of a drain
         self._in_the_way: dict[Hashable, str | None] = {}  # gate → which of several providers
         self.scheduler = AsyncTaskScheduler(
             self._source,
@@ -326,17 +326,17 @@ class PrefetchWindow(WorkerObserver):
 
     def add(self, jobs: Sequence[LeasedJob]) -> None:
         """Jobs enter."""
-        if self._by_budget:
+        if self._held_tasks:
             for job in jobs:
-                if job.task in self._by_budget:
+                if job.task in self._held_tasks:
                     self.give_back(JobRef(job.id, job.token))
-            jobs = [job for job in jobs if job.task not in self._by_budget]
+            jobs = [job for job in jobs if job.task not in self._held_tasks]
         self._source.add(jobs)
         self._demand.leased(jobs)
 
     def hold_back(self, name: str) -> None:
         """Ask for no more jobs of a task, and give those back that have not started."""
-        self._by_budget.add(name)
+        self._held_tasks.add(name)
         for ref in [ref for ref, job in self._being_read.items() if job.task == name]:
             del self._being_read[ref]
             self.give_back(ref)
@@ -349,7 +349,7 @@ class PrefetchWindow(WorkerObserver):
 
     def let_go(self, name: str) -> None:
         """Ask for jobs of a task again."""
-        self._by_budget.discard(name)
+        self._held_tasks.discard(name)
         self._has_news = True
         self._loop.wake()
 
@@ -362,25 +362,26 @@ class PrefetchWindow(WorkerObserver):
         """The tasks to ask for, and for how many jobs in all."""
         if self._starter is None:
             return (), 0
-        self.held_back = self._find_held_back() | self._by_budget
+        self.held_back = self._find_held_back() | self._held_tasks
         parked = self._parked() if self.held_back else {}
         return self._demand.wanted(
             self._starter.free(), self._monotonic(), exhausted, self.held_back, parked
         )
 
     @property
-    def is_held_back_by_budget_only(self) -> bool:
-        return bool(self._by_budget) and self.held_back == self._by_budget
+    def holds_for_long(self) -> bool:
+        """All that was not asked for last time is held, and may be for hours."""
+        return bool(self._held_tasks) and self.held_back == self._held_tasks
 
     def may_be_leased(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of some tasks that no budget holds back."""
-        return tuple(name for name in names if name not in self._by_budget)
+        return tuple(name for name in names if name not in self._held_tasks)
 
     def held_back_by(self) -> dict[str, str]:
         """Tasks that were not asked for last time, and the providers that were in the way."""
         return {
             name: self._in_the_way.get(gate := self._gates[name]) or gate_name(gate)
-            for name in sorted(self.held_back - self._by_budget)
+            for name in sorted(self.held_back - self._held_tasks)
         }
 
     def gate_in_the_way(self) -> PressureSnapshot | None:

@@ -21,7 +21,7 @@ VERSION = 2
 WORKER_ID_BYTES = 64
 _HEADER = struct.Struct("<qq64sdd")  # version, slots, worker id, lease deadline, last loop turn
 _LEASE = struct.Struct("<d")
-_RECORD = struct.Struct("<qqdq")  # job, token, deadline (0: none), is it the last attempt
+_RECORD = struct.Struct("<qqdq")  # job, token, deadline (0: none), attempts left
 _DEADLINE = struct.Struct("<d")
 _DEADLINE_OFFSET = 16  # inside a record
 _JOB = struct.Struct("<q")
@@ -34,7 +34,7 @@ class SlotRecord(NamedTuple):
 
     ref: JobRef
     deadline_monotonic: float  # 0: no limit
-    is_last: bool  # if it is charged, the job ends
+    attempts_left: int  # that the job may have, this one included
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class SlotTable:
         self._map[16 : 16 + WORKER_ID_BYTES] = worker.encode().ljust(WORKER_ID_BYTES, b"\0")
 
     def occupy(
-        self, slot: int, job_id: int, token: int, deadline_monotonic: float, is_last: bool
+        self, slot: int, job_id: int, token: int, deadline_monotonic: float, attempts_left: int
     ) -> None:
         offset = _HEADER.size + slot * _RECORD.size
-        _RECORD.pack_into(self._map, offset, 0, token, deadline_monotonic, is_last)
+        _RECORD.pack_into(self._map, offset, 0, token, deadline_monotonic, attempts_left)
         _JOB.pack_into(self._map, offset, job_id)
 
     def vacate(self, slot: int) -> None:
@@ -115,11 +115,11 @@ class SlotTable:
         _, _, worker, _, turn = _HEADER.unpack_from(self._map, 0)
         running = []
         for slot in range(self.slots):
-            job_id, token, deadline, is_last = _RECORD.unpack_from(
+            job_id, token, deadline, attempts_left = _RECORD.unpack_from(
                 self._map, _HEADER.size + slot * _RECORD.size
             )
             if job_id:
-                running.append(SlotRecord(JobRef(JobId(job_id), token), deadline, bool(is_last)))
+                running.append(SlotRecord(JobRef(JobId(job_id), token), deadline, attempts_left))
         name = worker.rstrip(b"\0").decode()
         return SlotSnapshot(WorkerId(name) if name else None, turn, tuple(running))
 

@@ -20,7 +20,7 @@ TURN = 100.0
 
 
 def snapshot(*ids: int, turn: float = TURN) -> SlotSnapshot:
-    running = tuple(SlotRecord(JobRef(JobId(n), 1), 0.0, False) for n in ids)
+    running = tuple(SlotRecord(JobRef(JobId(n), 1), 0.0, 3) for n in ids)
     return SlotSnapshot(None, turn, running)
 
 

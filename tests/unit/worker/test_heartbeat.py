@@ -192,7 +192,7 @@ def test_the_supervisor_renews_a_blocked_worker(
     """The loop's last turn plays no part: a C call that keeps the GIL loses no lease."""
     table.set_worker(ONE)
     table.turn(clock.monotonic())
-    table.occupy(0, 1, 1, 0.0, False)
+    table.occupy(0, 1, 1, 0.0, 3)
     beat = supervised(table, store, clock)
 
     for _ in range(20):
@@ -206,7 +206,7 @@ def test_the_supervisor_renews_nothing_long_past_a_time_limit(
     table: SlotTable, store: SlowStore, clock: ManualClock
 ) -> None:
     table.set_worker(ONE)
-    table.occupy(0, 1, 1, clock.monotonic() + 5, False)
+    table.occupy(0, 1, 1, clock.monotonic() + 5, 3)
     beat = supervised(table, store, clock)
     clock.advance(5 + RENEWED_PAST_SECONDS - 10)
     assert beat.run_once() == 1

@@ -34,8 +34,8 @@ def test_a_fresh_table_says_that_nothing_runs(table: SlotTable) -> None:
 def test_what_one_side_writes_the_other_side_reads(table: SlotTable) -> None:
     other = SlotTable.attach(table.fd)
     table.set_worker(WorkerId("w-0123456789abcdef"))
-    table.occupy(2, 7, 3, 12.5, True)
-    table.occupy(0, 9, 1, 0.0, False)
+    table.occupy(2, 7, 3, 12.5, 1)
+    table.occupy(0, 9, 1, 0.0, 3)
     table.turn(99.0)
     other.set_lease_until(42.0)
 
@@ -43,8 +43,8 @@ def test_what_one_side_writes_the_other_side_reads(table: SlotTable) -> None:
 
     assert snapshot.worker == "w-0123456789abcdef"
     assert snapshot.running == (
-        SlotRecord(JobRef(JobId(9), 1), 0.0, False),
-        SlotRecord(JobRef(JobId(7), 3), 12.5, True),
+        SlotRecord(JobRef(JobId(9), 1), 0.0, 3),
+        SlotRecord(JobRef(JobId(7), 3), 12.5, 1),
     )
     assert snapshot.loop_turn_monotonic == other.last_turn() == 99.0
     assert table.lease_until() == 42.0
@@ -53,13 +53,13 @@ def test_what_one_side_writes_the_other_side_reads(table: SlotTable) -> None:
 
 
 def test_a_vacated_slot_is_empty_and_can_be_used_again(table: SlotTable) -> None:
-    table.occupy(1, 7, 3, 1.0, False)
+    table.occupy(1, 7, 3, 1.0, 3)
     table.vacate(1)
     assert table.snapshot().running == ()
 
-    table.occupy(1, 8, 1, 2.0, False)
+    table.occupy(1, 8, 1, 2.0, 3)
 
-    assert table.snapshot().running == (SlotRecord(JobRef(JobId(8), 1), 2.0, False),)
+    assert table.snapshot().running == (SlotRecord(JobRef(JobId(8), 1), 2.0, 3),)
 
 
 def test_a_new_name_leaves_nothing_of_a_longer_old_one(table: SlotTable) -> None:
@@ -75,8 +75,8 @@ def test_the_table_outlives_a_killed_worker(table: SlotTable) -> None:
     child = os.fork()
     if child == 0:  # pragma: no cover (another process)
         table.set_worker(WorkerId("w-dead"))
-        table.occupy(0, 11, 2, 5.0, False)
-        table.occupy(1, 12, 1, 6.0, False)
+        table.occupy(0, 11, 2, 5.0, 3)
+        table.occupy(1, 12, 1, 6.0, 3)
         table.vacate(0)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
@@ -84,7 +84,7 @@ def test_the_table_outlives_a_killed_worker(table: SlotTable) -> None:
     snapshot = table.snapshot()
 
     assert snapshot.worker == "w-dead"
-    assert snapshot.running == (SlotRecord(JobRef(JobId(12), 1), 6.0, False),)
+    assert snapshot.running == (SlotRecord(JobRef(JobId(12), 1), 6.0, 3),)
 
 
 class _Torn(Exception):
@@ -97,7 +97,7 @@ def test_a_record_that_is_torn_by_death_is_never_read(
 ) -> None:
     """The job's id is written last and cleared first: after any number of writes a record is
     either the whole new one or none at all; never an old job with a new token."""
-    table.occupy(0, 7, 3, 1.0, False)
+    table.occupy(0, 7, 3, 1.0, 3)
     table.vacate(0)
     left = [writes]
 
@@ -119,11 +119,11 @@ def test_a_record_that_is_torn_by_death_is_never_read(
     monkeypatch.setattr(slot_table, "_JOB", counting(slot_table._JOB))
 
     try:
-        table.occupy(0, 8, 1, 2.0, False)
+        table.occupy(0, 8, 1, 2.0, 3)
     except _Torn:
         assert table.snapshot().running == ()
     else:
-        assert table.snapshot().running == (SlotRecord(JobRef(JobId(8), 1), 2.0, False),)
+        assert table.snapshot().running == (SlotRecord(JobRef(JobId(8), 1), 2.0, 3),)
 
 
 def test_a_closed_table_cannot_be_read() -> None:
