@@ -26,6 +26,8 @@ from penstock.config.load import load_settings
 from penstock.errors import PenstockError
 
 IMPORT_SECONDS = 30.0
+APP_CLASS = "Penstock"
+SOURCE_BYTES_MAX = 1024 * 1024
 
 
 class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,14 +124,6 @@ def _import(order: _Order) -> AppFacts:
         return AppFacts(problem=str(error) or "interrupted", details=traceback.format_exc())
 
 
-if __name__ == "__main__":
-    main()
-
-
-APP_CLASS = "Penstock"
-SOURCE_BYTES_MAX = 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class AppOutline:
     """What could be parsed; empty where nothing could."""
@@ -183,3 +177,7 @@ def _last_part(node: ast.expr) -> str | None:
 
 def _text(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+if __name__ == "__main__":
+    main()

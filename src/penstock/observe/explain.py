@@ -25,6 +25,20 @@ from penstock.model.run import (
 from penstock.model.spending import BudgetStop
 from penstock.observe.phrases import command, counted, sum_known
 
+PROVIDER_LIMITS = frozenset(
+    {
+        LimitKind.ADAPTIVE_LIMIT,
+        LimitKind.LEARNED_RATE,
+        LimitKind.MAX_PARALLEL,
+        LimitKind.RPM,
+        LimitKind.TPM,
+        LimitKind.COOLDOWN,
+        LimitKind.LATENCY,
+    }
+)
+MOST = 0.5  # of the time
+BUSY = 0.8  # of the time: a processor that works as much has no more to give to one loop
+
 
 class WorkerPlace(msgspec.Struct, frozen=True):
     """One worker's place in a run, with the records of the workers that held it in turn."""
@@ -66,19 +80,6 @@ def worker_places(read: Iterable[tuple[RunPart, RunDocument]]) -> tuple[WorkerPl
 def _worker_name(part: RunPart, document: RunDocument) -> WorkerId:
     """The id under which a worker last saved its record."""
     return WorkerId(document.worker) or part.worker
-
-
-PROVIDER_LIMITS = frozenset(
-    {
-        LimitKind.ADAPTIVE_LIMIT,
-        LimitKind.LEARNED_RATE,
-        LimitKind.MAX_PARALLEL,
-        LimitKind.RPM,
-        LimitKind.TPM,
-        LimitKind.COOLDOWN,
-        LimitKind.LATENCY,
-    }
-)
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -319,10 +320,6 @@ def _models(places: Iterable[WorkerPlace]) -> tuple[ModelFigures, ...]:
         found.setdefault(_model_name(one), []).append(one)
     every = [_merge(same) for same in found.values()]
     return tuple(sorted(every, key=lambda one: (-one.requests, _model_name(one))))
-
-
-MOST = 0.5  # of the time
-BUSY = 0.8  # of the time: a processor that works as much has no more to give to one loop
 
 
 class Advice(msgspec.Struct, frozen=True):

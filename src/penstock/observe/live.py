@@ -22,6 +22,8 @@ from penstock.observe.providers import Binding, LiveLimit, provider_rows
 
 REASONS_MAX = 12  # more are not shown
 BY_GATE = "gate"  # what a provider's resource is to whoever waits for it
+LATE_SECONDS = 2.0  # a tick that is due for longer and has not begun is late
+STALL_REASONS = 2  # in a line about a run that makes no progress
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -182,9 +184,6 @@ class BuildView(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(outlook, ended_in_run=ended)
 
 
-LATE_SECONDS = 2.0  # a tick that is due for longer and has not begun is late
-
-
 class UnitTroubles(msgspec.Struct, frozen=True):
     """How many units are degraded, deferred or late."""
 
@@ -242,9 +241,6 @@ class Units(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{self.troubles.late:,} late"
         if self.ended:
             yield f"{self.ended:,} ended in error"
-
-
-STALL_REASONS = 2  # in a line about a run that makes no progress
 
 
 class ProviderLine(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from penstock.terminal_text import format_duration
 
 NAMES_SHOWN = 3
 TEXT_SHOWN = 200  # characters of an error
+SAME_BUILD = "the same 'penstock build' command"
 
 
 def at(micros: int) -> str:
@@ -68,9 +69,6 @@ def command(*words: str) -> str:
 def run_command(task: str, *words: str) -> str:
     """The command that starts a worker for a task; schedules need the daemon."""
     return command(*(("run",) if kind_of_name(task) is JobKind.TICK else ("queue", "run")), *words)
-
-
-SAME_BUILD = "the same 'penstock build' command"
 
 
 class LockHolder(msgspec.Struct, frozen=True, kw_only=True):

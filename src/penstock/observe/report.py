@@ -15,6 +15,7 @@ from penstock.model.spending import ALL, Balance, Period
 from penstock.observe.explain import RunFacts, WorkerPlace, readable_parts, worker_places
 
 SECTIONS = ("configured", "runtime_snapshot", "observed_maxima")
+ENDS = (JobState.DONE, JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED)
 
 
 def capacity_of(parts: Sequence[RunPart]) -> AsyncCapacityPlan | None:
@@ -92,9 +93,6 @@ def _from(one: CapacityValue) -> str:
     if one.missing_reason is not None:
         return one.missing_reason
     return one.source if one.fallback_from is None else f"{one.source} of {one.fallback_from}"
-
-
-ENDS = (JobState.DONE, JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED)
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from penstock.terminal_text import escaped, print_document, say, warn
 
 ROWS_MAX = 200  # of the table; the rest is counted
 NAME_WIDTH_MAX = 60
+PORT_MAX = 65_535
 
 
 def check_lines(checks: Sequence[Check], checked: Checked) -> list[str]:
@@ -77,9 +78,6 @@ def _sum(checked: Checked) -> str:
     if not checked.failed:
         return "The preflight has passed." if total == 1 else f"All {total:,} preflights passed."
     return f"{checked.failed:,} of {total:,} preflights failed; nothing else was started."
-
-
-PORT_MAX = 65_535
 
 
 def run_daemon(

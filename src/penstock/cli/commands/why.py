@@ -46,6 +46,25 @@ SECOND = 1_000_000  # microseconds
 DAY = 86_400_000_000  # microseconds
 AHEAD_MAX = 400 * DAY  # how far the next slice of a calendar is looked for
 FIRST_SHOWN = 1_000  # slices that are named as to be built before
+KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
+UNITS_COMPARED = 20_000
+KEYS_NAMED = 3
+#: What a time says about a gate; that of another job is in the sentence about it.
+WHEN = {
+    Gate.NOT_DUE: "at",
+    Gate.RUNNING: "by",
+    Gate.SILENT: "at",
+    Gate.DETACHED: "by",
+    Gate.SLOTS: "about",
+    Gate.FAIR_SHARE: "about",
+    Gate.COOLDOWN: "about",
+    Gate.POLICY: "about",
+    Gate.OVERLAPPING: "by",
+    Gate.DEGRADED: "at",
+    Gate.OTHERS: "at",
+    Gate.PREFLIGHT: "at",
+    Gate.FUTURE: "at",
+}
 
 
 def why_slice(target: Target, key: str) -> Explanation | None:
@@ -172,28 +191,6 @@ def _keys(target: Target, app: Penstock) -> Callable[[str, int], list[str]]:
             return []
 
     return keys
-
-
-KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
-UNITS_COMPARED = 20_000
-KEYS_NAMED = 3
-
-#: What a time says about a gate; that of another job is in the sentence about it.
-WHEN = {
-    Gate.NOT_DUE: "at",
-    Gate.RUNNING: "by",
-    Gate.SILENT: "at",
-    Gate.DETACHED: "by",
-    Gate.SLOTS: "about",
-    Gate.FAIR_SHARE: "about",
-    Gate.COOLDOWN: "about",
-    Gate.POLICY: "about",
-    Gate.OVERLAPPING: "by",
-    Gate.DEGRADED: "at",
-    Gate.OTHERS: "at",
-    Gate.PREFLIGHT: "at",
-    Gate.FUTURE: "at",
-}
 
 
 def why(

@@ -33,6 +33,20 @@ from penstock.testing import Lognormal, ProviderRules, SimulatedProvider, Simula
 from penstock.testing.simulated_provider import Counts, Reply
 
 CALLS_EACH = 3  # of a document: draft, criticism, final text
+SEED = 7
+REFUSAL_SECONDS = 0.05  # how long a refusal is on its way
+PAGE = 500  # jobs that are read at once
+PLAIN_SECONDS = 2.0  # between two lines about the same thing
+CLEAR = "\r\x1b[2K"
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+STORE_URL = "sqlite:///.penstock/demo.db"
+TICK_SECONDS = 0.1
+STEP_SECONDS = 180.0  # that one step of the story may take on a very slow machine
+FOUND_PART = 0.75  # of what the provider allows: so much of it is found
+SQUEEZED_AT = 0.25  # of all answers: the provider changes its mind by then
+EASED_AT = 0.45
+KILLED_AT = 0.5
+LAST_KILL_AT = 0.85  # also if the limit is not back by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +81,6 @@ FAST = Sizes(
     latency_seconds=0.1,
     retry_after_seconds=0.3,
 )
-
-
-SEED = 7
-REFUSAL_SECONDS = 0.05  # how long a refusal is on its way
 
 
 class PaidService:
@@ -116,9 +126,6 @@ class PaidService:
         kind = request.headers.get("content-type", "")
         self._prints.append(fingerprint(request.method, url, request.body, kind))
         return None
-
-
-PAGE = 500  # jobs that are read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +227,6 @@ def _jobs(store: Store) -> Iterator[Job]:
         last = page[-1].id
 
 
-PLAIN_SECONDS = 2.0  # between two lines about the same thing
-CLEAR = "\r\x1b[2K"
-BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
-
-
 class ReaderLeft(Exception):
     """Nobody reads the story any more."""
 
@@ -279,15 +281,6 @@ def bar(part: int, whole: int) -> str:
     part = min(part, whole)
     return full * part + empty * (whole - part)
 
-
-STORE_URL = "sqlite:///.penstock/demo.db"
-TICK_SECONDS = 0.1
-STEP_SECONDS = 180.0  # that one step of the story may take on a very slow machine
-FOUND_PART = 0.75  # of what the provider allows: so much of it is found
-SQUEEZED_AT = 0.25  # of all answers: the provider changes its mind by then
-EASED_AT = 0.45
-KILLED_AT = 0.5
-LAST_KILL_AT = 0.85  # also if the limit is not back by then
 
 #: Whether the demo was asked to stop.
 IsStopped = Callable[[], bool]

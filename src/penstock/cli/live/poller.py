@@ -32,6 +32,9 @@ from penstock.process_identity import is_gone
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Question, Reply
 
+PAGE = 500  # units of one poll
+POLL_SECONDS = 1.0  # workers write no more often
+
 
 class RunAlerts:
     """Owns which providers and workers were reported as down: each change is reported once."""
@@ -99,9 +102,6 @@ class BuildPoller:
         self.poll(wait_seconds)
 
 
-PAGE = 500  # units of one poll
-
-
 class UnitPoller:
     """Owns a walk over all units, a page at each poll, and the result of the last whole walk."""
 
@@ -124,9 +124,6 @@ class UnitPoller:
         self._after = page[-1].key if len(page) == PAGE else ""
         if not self._after:
             self.found, self._sum = self._sum, UnitTroubles()
-
-
-POLL_SECONDS = 1.0  # workers write no more often
 
 
 class RunPoller:

@@ -21,6 +21,8 @@ from penstock.observe.why.worker import explain_leased
 from penstock.stores.protocol import Store
 
 RECHECK = "preflight "  # the kind of an error begins so if a re-checked preflight failed
+PAGE = 1_000  # results of preflights that are read at once
+FAILED_SHOWN = 5
 
 
 class FailedStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,10 +299,6 @@ def _figures(unit: UnitView) -> Iterator[str]:
 
 def _failed(unit: UnitView) -> str:
     return counted(unit.failed, "try", "tries")
-
-
-PAGE = 1_000  # results of preflights that are read at once
-FAILED_SHOWN = 5
 
 
 def unit_facts(

@@ -37,6 +37,9 @@ from penstock.stores.protocol import JobFilter, SliceRange, SliceRow, Store
 
 UNSUCCESSFUL = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
 OPEN = (PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT)
+PAGE = 1_000  # jobs that are read at once
+KEYS_LOOKED_AT = 10_000  # that begin like the job of a batch, at each length
+FAILURES_LOOKED_AT = 100_000  # jobs of a dataset that did not end well
 
 
 class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):
@@ -436,10 +439,6 @@ def _skipped(
     over = [f"Between them: {some(between)}."] if between else []
     return f"{lead}, because {slice_of(root.key)} {ended}{said}.", over
 
-
-PAGE = 1_000  # jobs that are read at once
-KEYS_LOOKED_AT = 10_000  # that begin like the job of a batch, at each length
-FAILURES_LOOKED_AT = 100_000  # jobs of a dataset that did not end well
 
 _output = msgspec.json.Decoder(SliceOutput).decode
 _payload = msgspec.json.Decoder(SlicePayload).decode
