@@ -69,11 +69,9 @@ from penstock.stores.sql import (
     schedules,
     slices,
     views,
-    workers,
 )
 from penstock.stores.sql import enqueue as enqueueing
-from penstock.stores.sql import slices as staging
-from penstock.stores.sql import workers as registering
+from penstock.stores.sql import workers as registration
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sql.views import SqlReader
 from penstock.stores.store_future import Reply
@@ -93,97 +91,6 @@ class Writer(Protocol):
         lazy: bool = False,
         opening: Callable[[], None] | None = None,
     ) -> Reply[T]: ...
-
-
-class SqlDatasetStore(ABC):
-    """Says which step does what is asked for of slices, plans and locks."""
-
-    _writer: Writer
-    _reader: SqlReader
-
-    @abstractmethod
-    def _read(self, question: Callable[[], T]) -> Reply[T]:
-        """Answer a question, made of calls to the reader."""
-
-    @abstractmethod
-    def _times(self) -> tuple[int, BootTime]:
-        """The time for people and the time that leases live by; part of a question."""
-
-    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
-        return self._writer.submit(
-            lambda tx: plans.beat_locks(tx, run_id, ttl_seconds), urgent=True
-        )
-
-    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> Reply[SliceMarks]:
-        return self._read(lambda: self._reader.slice_marks(dataset, start, end, version))
-
-    def manifests(self, dataset: str, start: int, end: int, limit: int) -> Reply[SlicePage]:
-        return self._read(lambda: slices.page_of(self._reader, dataset, start, end, limit))
-
-    def slices(self, ranges: Sequence[SliceRange]) -> Reply[SlicePage]:
-        return self._read(lambda: slices.ranges_of(self._reader, ranges))
-
-    def staged(self, plan_id: str) -> Reply[list[SliceRow]]:
-        return self._read(lambda: slices.staged_of(self._reader, plan_id))
-
-    def named_paths(self, dataset: str, after: int, limit: int) -> Reply[list[tuple[int, str]]]:
-        return self._read(lambda: slices.paths_of(self._reader, dataset, after, limit))
-
-    def datasets(self) -> Reply[list[DatasetView]]:
-        return self._read(lambda: slices.datasets_of(self._reader))
-
-    def own_name(self, proposed: str) -> Reply[str]:
-        return self._writer.submit(lambda tx: staging.own_name(tx, proposed))
-
-    def tidy_manifests(self, limit: int) -> Reply[Progress]:
-        return self._writer.submit(lambda tx: staging.tidy(tx, limit))
-
-    def add_plan(self, plan: PlanRow) -> Reply[bool]:
-        return self._writer.submit(lambda tx: plans.add_plan(tx, plan))
-
-    def begin_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
-        return self._writer.submit(lambda tx: plans.begin_plan(tx, plan_id, run_id))
-
-    def adopt_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
-        return self._writer.submit(lambda tx: plans.adopt_plan(tx, plan_id, run_id))
-
-    def end_plan(self, plan_id: str) -> Reply[None]:
-        return self._writer.submit(lambda tx: plans.end_plan(tx, plan_id))
-
-    def abandon_plan(self, plan_id: str) -> Reply[None]:
-        return self._writer.submit(lambda tx: plans.abandon_plan(tx, plan_id))
-
-    def cancel_plan(self, plan_id: str) -> Reply[Progress]:
-        return self._writer.submit(lambda tx: plans.cancel_plan(tx, plan_id))
-
-    def plan(self, plan_id: str) -> Reply[PlanRow | None]:
-        return self._read(lambda: slices.plan_of(self._reader, plan_id))
-
-    def open_plans(self, digest: str | None = None) -> Reply[list[PlanRow]]:
-        return self._read(lambda: slices.open_plans_of(self._reader, digest))
-
-    def plan_states(self, plan_id: str) -> Reply[list[LevelStates]]:
-        return self._read(lambda: slices.states_of(self._reader, plan_id))
-
-    def plan_jobs(
-        self, plan_id: str, states: Collection[JobState], after_id: JobId, limit: int
-    ) -> Reply[list[Job]]:
-        return self._read(
-            lambda: slices.plan_jobs_of(self._reader, plan_id, states, after_id, limit)
-        )
-
-    def take_locks(
-        self, names: Sequence[str], run_id: str, mark: str, ttl_seconds: float, gone: Sequence[str]
-    ) -> Reply[LocksTaken]:
-        return self._writer.submit(
-            lambda tx: plans.take_locks(tx, names, run_id, mark, ttl_seconds, gone)
-        )
-
-    def release_locks(self, run_id: str, names: Sequence[str]) -> Reply[None]:
-        return self._writer.submit(lambda tx: plans.release_locks(tx, run_id, names))
-
-    def locks(self) -> Reply[list[LockView]]:
-        return self._read(lambda: plans.locks_of(self._reader, self._times()[1]))
 
 
 class Waiters:
@@ -241,13 +148,16 @@ class Waiters:
                 self._wakes.discard(wake)
 
 
-class SqlStore(SqlDatasetStore):
+class SqlStore(ABC):
     """Owns the wake-ups of this process; says which step does what is asked for, and on which side.
 
     How to write, to read and to wait is the backend's.
     """
 
     bulk_jobs = 1_000  # the others of a file wait meanwhile
+
+    _writer: Writer
+    _reader: SqlReader
 
     def __init__(self) -> None:
         self._waiters = Waiters()
@@ -261,11 +171,19 @@ class SqlStore(SqlDatasetStore):
 
     def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
         return self._writer.submit(
-            lambda tx: registering.beat(tx, workers, ttl_seconds), urgent=True
+            lambda tx: registration.beat(tx, workers, ttl_seconds), urgent=True
         )
 
     @abstractmethod
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]: ...
+
+    @abstractmethod
+    def _read(self, question: Callable[[], T]) -> Reply[T]:
+        """Answer a question, made of calls to the reader."""
+
+    @abstractmethod
+    def _times(self) -> tuple[int, BootTime]:
+        """The time for people and the time that leases live by; part of a question."""
 
     @abstractmethod
     async def _wait(self, timeout: float | None, woken: asyncio.Event) -> None:
@@ -292,7 +210,7 @@ class SqlStore(SqlDatasetStore):
 
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
         return self._writer.submit(
-            lambda tx: registering.register(tx, worker, ttl_seconds), atomic=True
+            lambda tx: registration.register(tx, worker, ttl_seconds), atomic=True
         )
 
     def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
@@ -351,7 +269,7 @@ class SqlStore(SqlDatasetStore):
         return self._read(lambda: views.would_purge(self._reader, before))
 
     def void_leases(self, above: int) -> Reply[int]:
-        return self._writer.submit(lambda tx: workers.void_leases(tx, above))
+        return self._writer.submit(lambda tx: registration.void_leases(tx, above))
 
     def stats(self) -> Reply[Stats]:
         return self._read(lambda: self._reader.stats(*self._times()))
@@ -384,19 +302,19 @@ class SqlStore(SqlDatasetStore):
         return self._read(lambda: dict(self._reader.rows("list_holders", limit)))
 
     def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
-        return self._writer.submit(lambda tx: registering.set_cap(tx, limit_key, cap))
+        return self._writer.submit(lambda tx: registration.set_cap(tx, limit_key, cap))
 
     def publish(self, worker: WorkerId, document: str) -> Reply[None]:
-        return self._writer.submit(lambda tx: registering.publish(tx, worker, document))
+        return self._writer.submit(lambda tx: registration.publish(tx, worker, document))
 
     def workers(self) -> Reply[list[WorkerView]]:
         return self._read(lambda: self._reader.workers(self._times()[1]))
 
     def set_paused(self, paused: bool) -> Reply[None]:
-        return self._writer.submit(lambda tx: registering.set_paused(tx, paused))
+        return self._writer.submit(lambda tx: registration.set_paused(tx, paused))
 
     def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> Reply[None]:
-        return self._writer.submit(lambda tx: registering.save_learned(tx, limits))
+        return self._writer.submit(lambda tx: registration.save_learned(tx, limits))
 
     def learned(self) -> Reply[list[StoredLimit]]:
         return self._read(self._reader.learned)
@@ -405,10 +323,10 @@ class SqlStore(SqlDatasetStore):
         return self._read(lambda: self._reader.inbox(worker))
 
     def ask(self, worker: WorkerId, ref: JobRef) -> Reply[int]:
-        return self._writer.submit(lambda tx: workers.ask(tx, worker, ref))
+        return self._writer.submit(lambda tx: registration.ask(tx, worker, ref))
 
     def answer(self, question: int, document: str) -> Reply[bool]:
-        return self._writer.submit(lambda tx: workers.answer(tx, question, document))
+        return self._writer.submit(lambda tx: registration.answer(tx, question, document))
 
     def answer_to(self, question: int) -> Reply[str | None]:
         return self._read(lambda: self._reader.first("read_answer", question))
@@ -491,3 +409,79 @@ class SqlStore(SqlDatasetStore):
             failpoints.hit(point)
         if tx.made_work:
             self._waiters.tell()
+
+    def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
+        return self._writer.submit(
+            lambda tx: plans.beat_locks(tx, run_id, ttl_seconds), urgent=True
+        )
+
+    def slice_marks(self, dataset: str, start: int, end: int, version: str) -> Reply[SliceMarks]:
+        return self._read(lambda: self._reader.slice_marks(dataset, start, end, version))
+
+    def manifests(self, dataset: str, start: int, end: int, limit: int) -> Reply[SlicePage]:
+        return self._read(lambda: slices.page_of(self._reader, dataset, start, end, limit))
+
+    def slices(self, ranges: Sequence[SliceRange]) -> Reply[SlicePage]:
+        return self._read(lambda: slices.ranges_of(self._reader, ranges))
+
+    def staged(self, plan_id: str) -> Reply[list[SliceRow]]:
+        return self._read(lambda: slices.staged_of(self._reader, plan_id))
+
+    def named_paths(self, dataset: str, after: int, limit: int) -> Reply[list[tuple[int, str]]]:
+        return self._read(lambda: slices.paths_of(self._reader, dataset, after, limit))
+
+    def datasets(self) -> Reply[list[DatasetView]]:
+        return self._read(lambda: slices.datasets_of(self._reader))
+
+    def own_name(self, proposed: str) -> Reply[str]:
+        return self._writer.submit(lambda tx: slices.own_name(tx, proposed))
+
+    def tidy_manifests(self, limit: int) -> Reply[Progress]:
+        return self._writer.submit(lambda tx: slices.tidy(tx, limit))
+
+    def add_plan(self, plan: PlanRow) -> Reply[bool]:
+        return self._writer.submit(lambda tx: plans.add_plan(tx, plan))
+
+    def begin_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
+        return self._writer.submit(lambda tx: plans.begin_plan(tx, plan_id, run_id))
+
+    def adopt_plan(self, plan_id: str, run_id: str) -> Reply[bool]:
+        return self._writer.submit(lambda tx: plans.adopt_plan(tx, plan_id, run_id))
+
+    def end_plan(self, plan_id: str) -> Reply[None]:
+        return self._writer.submit(lambda tx: plans.end_plan(tx, plan_id))
+
+    def abandon_plan(self, plan_id: str) -> Reply[None]:
+        return self._writer.submit(lambda tx: plans.abandon_plan(tx, plan_id))
+
+    def cancel_plan(self, plan_id: str) -> Reply[Progress]:
+        return self._writer.submit(lambda tx: plans.cancel_plan(tx, plan_id))
+
+    def plan(self, plan_id: str) -> Reply[PlanRow | None]:
+        return self._read(lambda: slices.plan_of(self._reader, plan_id))
+
+    def open_plans(self, digest: str | None = None) -> Reply[list[PlanRow]]:
+        return self._read(lambda: slices.open_plans_of(self._reader, digest))
+
+    def plan_states(self, plan_id: str) -> Reply[list[LevelStates]]:
+        return self._read(lambda: slices.states_of(self._reader, plan_id))
+
+    def plan_jobs(
+        self, plan_id: str, states: Collection[JobState], after_id: JobId, limit: int
+    ) -> Reply[list[Job]]:
+        return self._read(
+            lambda: slices.plan_jobs_of(self._reader, plan_id, states, after_id, limit)
+        )
+
+    def take_locks(
+        self, names: Sequence[str], run_id: str, mark: str, ttl_seconds: float, gone: Sequence[str]
+    ) -> Reply[LocksTaken]:
+        return self._writer.submit(
+            lambda tx: plans.take_locks(tx, names, run_id, mark, ttl_seconds, gone)
+        )
+
+    def release_locks(self, run_id: str, names: Sequence[str]) -> Reply[None]:
+        return self._writer.submit(lambda tx: plans.release_locks(tx, run_id, names))
+
+    def locks(self) -> Reply[list[LockView]]:
+        return self._read(lambda: plans.locks_of(self._reader, self._times()[1]))
