@@ -585,7 +585,7 @@ class LearnedLimitStore(Protocol):
 class ScheduleStore(Protocol):
     """Units of schedules, each one job for ever, and what was checked before they may tick.
 
-    `Rearm` counts a tick of a unit, a failure of a task `schedule:…` a failed try; of its history
+    `Rearm` counts a tick of a unit, a failure of a job of kind `tick` a failed try; of its history
     the newest FAILED_TICKS_KEPT rows are kept.
     """
 
