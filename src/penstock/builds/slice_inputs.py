@@ -29,6 +29,13 @@ from penstock.worker.parts import WorkerLoop, WorkerParts
 
 LOOK_SECONDS = 5.0  # between two looks at a plan that rests
 STEP_SECONDS = 5.0  # a step of such a plan is put off for so long
+WAITS = "Reading needed slices has to wait"
+
+_output = msgspec.json.Decoder(SliceOutput).decode
+_slice_payload = msgspec.json.Decoder(SlicePayload).decode
+_step_payload = msgspec.json.Decoder(StepPayload).decode
+_FAILED = frozenset({JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED})
+
 
 log = logging.getLogger("penstock.worker")
 
@@ -84,14 +91,6 @@ class PausedPlans:
             charge=False,
             ends=False,
         )
-
-
-WAITS = "Reading needed slices has to wait"
-
-_output = msgspec.json.Decoder(SliceOutput).decode
-_slice_payload = msgspec.json.Decoder(SlicePayload).decode
-_step_payload = msgspec.json.Decoder(StepPayload).decode
-_FAILED = frozenset({JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED})
 
 
 class _Wanted:

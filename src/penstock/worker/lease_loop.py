@@ -28,6 +28,14 @@ IDLE_SECONDS = 1.0  # how long an idle worker waits for work before it looks aro
 HELD_BACK_SECONDS = 0.1  # the same while it passes over some jobs, and is told of all of them
 LONG_HELD_SECONDS = 0.5  # the same if that may last for hours
 WAITS = "Leasing has to wait"
+LOOKS_SECONDS = (0.0, 5.0, 60.0)  # after a lease whose fate is unknown
+SAY_AFTER_SECONDS = 10.0  # of nothing but waiting for full limits
+SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
+KEYS_NAMED_MAX = 3
+HOLDERS_NAMED_MAX = 3
+PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
+
+log = logging.getLogger("penstock.worker")
 
 
 class IdleWait:
@@ -108,11 +116,6 @@ class IdleWait:
         self._retry.answered(WAITS)
 
 
-LOOKS_SECONDS = (0.0, 5.0, 60.0)  # after a lease whose fate is unknown
-
-log = logging.getLogger("penstock.worker")
-
-
 class UnknownLeases:
     """Owns when to look for jobs that a lease call may have taken without our hearing of it."""
 
@@ -136,13 +139,6 @@ class UnknownLeases:
     def looked(self) -> None:
         """One look is done."""
         self._looks = self._looks[1:]
-
-
-SAY_AFTER_SECONDS = 10.0  # of nothing but waiting for full limits
-SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
-KEYS_NAMED_MAX = 3
-HOLDERS_NAMED_MAX = 3
-PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
 
 
 class FullLimits:

@@ -40,6 +40,9 @@ from penstock.worker.scheduler import AsyncTaskScheduler
 WINDOW_SECONDS = 0.1  # of work at the recent rate
 WINDOW_MAX = 1_024  # jobs
 RATE_HALF_LIFE_SECONDS = 0.5
+SPAWN_FAILURES_MAX = 3  # in a row: then this process is not fit to start anything
+
+log = logging.getLogger("penstock.worker")
 
 _NOBODY: Mapping[str, int] = {}
 
@@ -208,11 +211,6 @@ class LeasedJobs:
         tasks = [*self._pending.values()]
         self._pending.clear()
         return tasks
-
-
-SPAWN_FAILURES_MAX = 3  # in a row: then this process is not fit to start anything
-
-log = logging.getLogger("penstock.worker")
 
 
 class Starter(Protocol):
