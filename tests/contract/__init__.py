@@ -13,6 +13,7 @@ from tests.contract.caps import *  # noqa: F403
 from tests.contract.circumstances import *  # noqa: F403
 from tests.contract.control import *  # noqa: F403
 from tests.contract.counting import *  # noqa: F403
+from tests.contract.detached import *  # noqa: F403
 from tests.contract.edges import *  # noqa: F403
 from tests.contract.effects import *  # noqa: F403
 from tests.contract.enqueue import *  # noqa: F403
@@ -20,7 +21,6 @@ from tests.contract.journal import *  # noqa: F403
 from tests.contract.learned_limits import *  # noqa: F403
 from tests.contract.leasing import *  # noqa: F403
 from tests.contract.limits import *  # noqa: F403
-from tests.contract.lingering import *  # noqa: F403
 from tests.contract.locks import *  # noqa: F403
 from tests.contract.manifests import *  # noqa: F403
 from tests.contract.operators import *  # noqa: F403

@@ -26,7 +26,7 @@ def test_circumstances_of_a_free_job_are_its_row_and_the_time(store_world: Store
 
     assert found.job == store_world.view("a")
     assert found.now == store_world.clock.now_micros
-    assert (found.dependencies, found.skipped_by, found.lingering, found.held) == ((), None, (), ())
+    assert (found.dependencies, found.skipped_by, found.detached, found.held) == ((), None, (), ())
 
 
 def test_dependencies_are_told_with_their_state_open_ones_first(store_world: StoreWorld) -> None:
@@ -77,14 +77,14 @@ def test_holders_of_a_limit_key_are_told_with_worker_and_time(store_world: Store
     store_world.take_all(worker)
     store_world.clock.advance(1)
 
-    holder = Holder("a", worker, leased_at, lingers=False)
+    holder = Holder("a", worker, leased_at, detached=False)
     assert _of(store_world, "b").held == (
         HeldKey("host:x", 1, (holder,)),
         HeldKey("host:y", 1, (holder,)),
     )
 
 
-def test_a_lease_that_lingers_is_told_as_such(store_world: StoreWorld) -> None:
+def test_a_lease_that_is_detached_is_told_as_such(store_world: StoreWorld) -> None:
     store_world.add(
         store_world.job("a", limit_keys=["host:x"], priority=1),
         store_world.job("b", limit_keys=["host:x"]),
@@ -93,11 +93,11 @@ def test_a_lease_that_lingers_is_told_as_such(store_world: StoreWorld) -> None:
     job = store_world.take(worker, 1)["a"]
     store_world.cancel("a")
 
-    assert _of(store_world, "a").lingering == (worker,)
-    holder = Holder("a", worker, None, lingers=True)
+    assert _of(store_world, "a").detached == (worker,)
+    holder = Holder("a", worker, None, detached=True)
     assert _of(store_world, "b").held == (HeldKey("host:x", 1, (holder,)),)
     store_world.store.release(worker, [ref(job)]).result()
-    assert _of(store_world, "a").lingering == ()
+    assert _of(store_world, "a").detached == ()
     assert _of(store_world, "b").held == (HeldKey("host:x", 0, ()),)
 
 

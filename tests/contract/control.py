@@ -31,7 +31,7 @@ def test_a_question_is_found_by_the_worker_that_it_is_for_until_it_is_answered(
     assert store.inbox(worker).result() == Inbox([], [])
 
 
-def test_the_inbox_holds_what_lingers_and_what_is_asked(store_world: StoreWorld) -> None:
+def test_the_inbox_holds_what_is_detached_and_what_is_asked(store_world: StoreWorld) -> None:
     store_world.add("a", "b")
     worker = store_world.new_worker()
     jobs = store_world.take_all(worker)
@@ -40,7 +40,7 @@ def test_the_inbox_holds_what_lingers_and_what_is_asked(store_world: StoreWorld)
 
     inbox = store_world.store.inbox(worker).result()
 
-    assert inbox.lingering == [ref(jobs["a"])]
+    assert inbox.detached == [ref(jobs["a"])]
     assert inbox.questions == [Question(number, ref(jobs["b"]))]
 
 

@@ -168,7 +168,7 @@ def test_retiring_a_unit_that_runs_fences_it(store_world: StoreWorld) -> None:
 
     assert store_world.store.retire_units([job.key]).result() == 1
 
-    assert len(store_world.store.inbox(worker).result().lingering) == 1
+    assert len(store_world.store.inbox(worker).result().detached) == 1
     assert tick(store_world, worker, job, effects=[SetCursor("c", "1")]) is Verdict.STALE
     assert store_world.store.cursor("c").result() is None
     assert store_world.store.holders(10).result() == {}

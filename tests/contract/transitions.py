@@ -135,7 +135,7 @@ def test_every_transition_is_reached_by_its_call(store_world: StoreWorld) -> Non
         assert store_world.state("x") is after, f"{before} → {after}"
         store_world.cancel("x", "parent")
         for worker in store_world.store.workers().result():
-            store_world.store.retire(worker.id).result()  # so that nothing lingers
+            store_world.store.retire(worker.id).result()  # so that nothing is detached
         store_world.clock.advance(1.0)
         store_world.purge(store_world.clock.now_micros)
 

@@ -103,7 +103,7 @@ def test_limit_keys_of_voided_leases_have_room(store_world: StoreWorld) -> None:
     assert set(store_world.take_all(store_world.new_worker())) == {"a"}
 
 
-def test_nothing_lingers_in_a_voided_store(store_world: StoreWorld) -> None:
+def test_nothing_is_detached_in_a_voided_store(store_world: StoreWorld) -> None:
     store_world.caps = {"host:x": 1}
     store_world.add(*(store_world.job(key, limit_keys=["host:x"]) for key in "ab"))
     worker = store_world.new_worker()
@@ -113,7 +113,7 @@ def test_nothing_lingers_in_a_voided_store(store_world: StoreWorld) -> None:
 
     assert store_world.store.void_leases(0).result() == 0
 
-    assert store_world.store.inbox(worker).result().lingering == []
+    assert store_world.store.inbox(worker).result().detached == []
     assert set(store_world.take_all(store_world.new_worker())) == {"b"}
 
 

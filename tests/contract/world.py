@@ -216,7 +216,7 @@ class StoreWorld:
         give_up: bool = False,
         error: AttemptError = TROUBLE,
         max_crashes: int | None = None,
-        lingers: bool = False,
+        detached: bool = False,
     ) -> JobFailure:
         """A failure as a worker tells it, which asks the retry policy whether it was the last."""
         now = self.clock.now_micros
@@ -233,7 +233,7 @@ class StoreWorld:
             or (charge and is_last(job.attempts, max_attempts))
             or (max_crashes is not None and is_last(job.crashes, max_crashes)),
             crashed=max_crashes is not None,
-            lingers=lingers,
+            detached=detached,
         )
 
     def fail(

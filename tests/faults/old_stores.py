@@ -98,7 +98,7 @@ def write_fill(folder: Path) -> Path:
     _hold(run, 1)
     run.reap()  # leaves a suspect
     _hold(run, 20)  # more than the caps allow: lanes are parked
-    run.revoke()  # leaves a lease that lingers
+    run.revoke()  # leaves a lease that is detached
     job = run.held.pop()
     staged = StageManifest(
         dataset="s", at=1, version="1", basis=0, document="{}", plan_id="p", level=1

@@ -168,7 +168,7 @@ class Client:
         else:
             self.end(jobs, JobState.DONE)
         refs = [JobRef(job.id, job.token) for job in jobs]
-        self.store.release(self.worker, refs).result()  # what was revoked or cancelled lingers
+        self.store.release(self.worker, refs).result()  # what was revoked or cancelled is detached
 
     def end(self, jobs: list[LeasedJob], state: JobState, *effects: Any) -> None:
         now = time.time_ns() // 1000
@@ -206,7 +206,7 @@ class Client:
             self.chance.choice([0.0, 0.0, 0.05]),
             charge,
             charge and is_last(job.attempts, 3),
-            lingers=self.chance.random() < 0.3,
+            detached=self.chance.random() < 0.3,
         )
 
     def _effects(self) -> list[Any]:
@@ -404,7 +404,7 @@ def _compare(url: str, store: Store, books: Books, seed: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         left = {
             name: count
-            for name in ("hot", "held", "lingering", "settling", "reviving", "revivable")
+            for name in ("hot", "held", "detached", "settling", "reviving", "revivable")
             if (
                 row := connection.execute(
                     f"select count(*) from penstock.{name}".encode()

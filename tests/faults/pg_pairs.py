@@ -455,7 +455,7 @@ class Fleet:
 
     def left_over(self) -> dict[str, int]:
         """Rows that nobody needs when all is done."""
-        names = ("hot", "held", "lingering", "settling", "reviving", "revivable")
+        names = ("hot", "held", "detached", "settling", "reviving", "revivable")
         found = {}
         for name in names:
             row = self.watch.execute(f"select count(*) from penstock.{name}".encode()).fetchone()

@@ -59,8 +59,8 @@ class Ledger:
             connection.close()
             text = dump.getvalue()
             assert "INSERT INTO" in text
-            # A stale end still tells that a body has ended: what lingers for it may go.
-            passing = ("--", "INSERT INTO lingering")
+            # A stale end still tells that a body has ended: what is detached for it may go.
+            passing = ("--", "INSERT INTO detached")
             return [line for line in text.splitlines() if not line.startswith(passing)]
         jobs = self.store.jobs(JobFilter(), JobId(0), 100).result()
         history = [self.store.attempts(job.key).result() for job in jobs]

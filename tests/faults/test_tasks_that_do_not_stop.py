@@ -289,7 +289,7 @@ def test_a_cancelled_coroutine_is_stopped(shop: Shop) -> None:
 
     assert shop.store.cancel(keys).result() == frozenset(keys)
 
-    wait_until(lambda: not _lingering(shop))
+    wait_until(lambda: not _detached(shop))
     assert set(shop.states().values()) == {JobState.CANCELLED}
     assert len(shop.bodies()) == 4  # those that waited in the window never began
     assert len(children_of(run.pid)) == 1
@@ -297,9 +297,9 @@ def test_a_cancelled_coroutine_is_stopped(shop: Shop) -> None:
     ends_in_time(run)
 
 
-def _lingering(shop: Shop) -> bool:
+def _detached(shop: Shop) -> bool:
     workers = shop.store.workers().result()
-    return any(shop.store.inbox(worker.id).result().lingering for worker in workers)
+    return any(shop.store.inbox(worker.id).result().detached for worker in workers)
 
 
 def test_f56_workers_that_are_fouled_again_and_again_are_replaced_ever_more_slowly(

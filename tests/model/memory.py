@@ -397,8 +397,8 @@ class MemoryStore(DatasetOperations):
     @operation
     def inbox(self, worker: WorkerId) -> Inbox:
         row = self._tables.workers.get(worker)
-        lingering = sorted(row.lingering) if row is not None else []
-        return Inbox(lingering, self._control.open(worker))
+        detached = sorted(row.detached) if row is not None else []
+        return Inbox(detached, self._control.open(worker))
 
     @operation
     def ask(self, worker: WorkerId, ref: JobRef) -> int:

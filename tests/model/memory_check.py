@@ -79,7 +79,7 @@ def _indexes(tables: Tables) -> Iterator[str]:
         for key in row.new.limit_keys:
             held.setdefault(key, set()).add(row.ref)
     for worker in tables.workers.values():
-        for ref, limit_keys in worker.lingering.items():
+        for ref, limit_keys in worker.detached.items():
             for key in limit_keys:
                 held.setdefault(key, set()).add(ref)
     yield from _same("held limit keys", tables.held, held)

@@ -119,11 +119,11 @@ class Ends:
         if row.id in self._tables.units:
             self._tables.units[row.id].failed += 1
         if failure.ends:
-            self._close(row, JobState.ERROR, failure.ended_at, lingers=failure.lingers)
+            self._close(row, JobState.ERROR, failure.ended_at, detached=failure.detached)
             self._edges.tell([row.id], now)
         else:
             again_at = now + to_micros(failure.delay_seconds)
-            self._tables.queue(row, now, again_at, lingers=failure.lingers)
+            self._tables.queue(row, now, again_at, detached=failure.detached)
 
     def _sign(self, row: JobRow) -> None:
         """The holder itself ends this lease: the job is no suspect any more, the lease not lost."""
@@ -137,11 +137,11 @@ class Ends:
         row.losses = 0
         self._put_back(row, now)
 
-    def _put_back(self, row: JobRow, now: int, *, lingers: bool = False) -> None:
+    def _put_back(self, row: JobRow, now: int, *, detached: bool = False) -> None:
         """Make a held job ready again; a suspect stays one."""
         suspect, row.solo = row.solo, False
         to = RowState.SUSPECT if suspect else RowState.READY
-        self._tables.move(row, to, now, lingers=lingers)
+        self._tables.move(row, to, now, detached=detached)
 
     # By others
 
@@ -149,13 +149,13 @@ class Ends:
         """End an attempt from outside; the job may be tried again at once."""
         error = AttemptError(ErrorCategory.OWN, "revoked", reason)
         self._record(row, "revoked", now, error)
-        self._put_back(row, now, lingers=True)
+        self._put_back(row, now, detached=True)
 
     def cancel(self, rows: Sequence[JobRow], now: int) -> None:
         for row in rows:
             if row.state is RowState.IN_PROGRESS:
                 self._record(row, "cancelled", now, None)
-            self._close(row, JobState.CANCELLED, now, lingers=row.worker is not None)
+            self._close(row, JobState.CANCELLED, now, detached=row.worker is not None)
         self._edges.tell((row.id for row in rows), now)
 
     def expire(self, worker: WorkerRow, now: int) -> None:
@@ -218,12 +218,12 @@ class Ends:
         self._close(row, JobState.ERROR, now)
         self._edges.tell([row.id], now)
 
-    def _close(self, row: JobRow, state: JobState, at: int, *, lingers: bool = False) -> None:
+    def _close(self, row: JobRow, state: JobState, at: int, *, detached: bool = False) -> None:
         if row.worker is not None and state is not JobState.CANCELLED:
             by_run = self._tables.ended_by_run
             by_run.setdefault(row.worker.info.run_id, Counter())[state] += 1
         row.losses, row.solo = 0, False
-        self._tables.move(row, OF_STATE[state], at, lingers=lingers)
+        self._tables.move(row, OF_STATE[state], at, detached=detached)
 
     def _record(
         self,

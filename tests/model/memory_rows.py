@@ -184,7 +184,7 @@ class WorkerRow:
     status: str | None = None
     status_at: int | None = None
     jobs: dict[JobId, JobRow] = field(default_factory=dict)
-    lingering: dict[JobRef, tuple[str, ...]] = field(default_factory=dict)  # with limit keys
+    detached: dict[JobRef, tuple[str, ...]] = field(default_factory=dict)  # with limit keys
 
     def held(self) -> list[JobRow]:
         """What it holds now, by id; safe to change while it is walked."""
@@ -219,7 +219,7 @@ class Tables:
         self.delayed: Ordered[tuple[int, JobId]] = Ordered()  # by available_at
         self.suspects: Ordered[JobId] = Ordered()
         self.ended: Ordered[tuple[int, JobId]] = Ordered()  # by finished_at
-        self.held: dict[str, set[JobRef]] = {}  # by limit key: leases, also those that linger
+        self.held: dict[str, set[JobRef]] = {}  # by limit key: leases, also those that are detached
         self.workers: dict[WorkerId, WorkerRow] = {}
         self.task_counts = Counts()
         self.group_counts = Counts()
@@ -299,7 +299,7 @@ class Tables:
         *,
         available_at: int | None = None,
         worker: WorkerRow | None = None,
-        lingers: bool = False,
+        detached: bool = False,
     ) -> None:
         """Change a job's state, its due time and its holder, with every index; `at` is when."""
         before, after = row.public, PUBLIC[to]
@@ -307,8 +307,8 @@ class Tables:
         special = UNIT_TRANSITIONS if row.id in self.units else START_TRANSITIONS
         if not known and after not in special.get(before, ()):
             raise InternalError(f"Job {row.new.key!r} cannot go from {before} to {after}.")
-        if lingers and row.worker is not None:
-            row.worker.lingering[row.ref] = row.new.limit_keys
+        if detached and row.worker is not None:
+            row.worker.detached[row.ref] = row.new.limit_keys
         self._leave(row)
         row.state, row.worker, row.updated_at = to, worker, at
         if available_at is not None:
@@ -320,10 +320,10 @@ class Tables:
         if group in self.ready_lanes:
             self.ready_lanes[group] = self.ready_lanes.pop(group)
 
-    def queue(self, row: JobRow, now: int, available_at: int, *, lingers: bool = False) -> None:
+    def queue(self, row: JobRow, now: int, available_at: int, *, detached: bool = False) -> None:
         """Make a job ready, or delayed if it is not due."""
         to = RowState.DELAYED if available_at > now else RowState.READY
-        self.move(row, to, now, available_at=available_at, lingers=lingers)
+        self.move(row, to, now, available_at=available_at, detached=detached)
 
     def _leave(self, row: JobRow) -> None:
         match row.state:
@@ -378,22 +378,22 @@ class Tables:
         if row.worker is None:
             raise InternalError(f"Job {row.new.key!r} was in progress without a worker.")
         del row.worker.jobs[row.id]
-        if row.ref not in row.worker.lingering:
+        if row.ref not in row.worker.detached:
             self._free(row.ref, row.new.limit_keys)
 
-    def lingers(self, job_id: JobId) -> bool:
+    def is_detached(self, job_id: JobId) -> bool:
         """May a body of this job still run although its lease is over?"""
-        return any(ref.id == job_id for row in self.workers.values() for ref in row.lingering)
+        return any(ref.id == job_id for row in self.workers.values() for ref in row.detached)
 
     def forget(self, worker: WorkerId) -> None:
         """A worker is gone, and with it whatever still ran."""
         row = self.workers.pop(worker)
-        for ref in list(row.lingering):
+        for ref in list(row.detached):
             self.let_go(row, ref)
 
     def let_go(self, worker: WorkerRow, ref: JobRef) -> None:
-        """The body of a lease that lingered has ended."""
-        limit_keys = worker.lingering.pop(ref, None)
+        """The body of a lease that was detached has ended."""
+        limit_keys = worker.detached.pop(ref, None)
         if limit_keys is not None:
             self._free(ref, limit_keys)
 

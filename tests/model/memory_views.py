@@ -89,10 +89,10 @@ def circumstances_of(tables: Tables, row: JobRow, now: int) -> JobContext:
             for need in needs[:DEPENDENCIES_SHOWN]
         ),
         skipped_by=None if blamed is None else blamed.new.key,
-        lingering=tuple(
+        detached=tuple(
             worker.info.id
             for worker in tables.workers.values()
-            for ref in worker.lingering
+            for ref in worker.detached
             if ref.id == row.id
         ),
         held=tuple(_held(tables, limit_key) for limit_key in row.new.limit_keys),
@@ -108,10 +108,10 @@ def _held(tables: Tables, limit_key: str) -> HeldKey:
 def _holder(tables: Tables, ref: JobRef) -> Holder:
     row = tables.jobs[ref.id]
     for worker in tables.workers.values():
-        if ref in worker.lingering:
-            return Holder(row.new.key, worker.info.id, None, lingers=True)
+        if ref in worker.detached:
+            return Holder(row.new.key, worker.info.id, None, detached=True)
     holder = None if row.worker is None else row.worker.info.id
-    return Holder(row.new.key, holder, row.updated_at, lingers=False)
+    return Holder(row.new.key, holder, row.updated_at, detached=False)
 
 
 def jobs_of(tables: Tables, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:

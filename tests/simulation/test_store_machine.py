@@ -450,7 +450,7 @@ class StoreMachine(DatasetRules):
         charge=st.booleans(),
         ends=st.sampled_from([False, False, True]),
         crashed=st.sampled_from([False, False, True]),
-        lingers=st.booleans(),
+        detached=st.booleans(),
     )
     def fail(
         self,
@@ -460,7 +460,7 @@ class StoreMachine(DatasetRules):
         charge: bool,
         ends: bool,
         crashed: bool,
-        lingers: bool,
+        detached: bool,
     ) -> None:
         now, lease = self.clock.now_micros, self._pick_lease(pick)
 
@@ -477,7 +477,7 @@ class StoreMachine(DatasetRules):
                 charge=charge,
                 ends=ends,
                 crashed=crashed,
-                lingers=lingers,
+                detached=detached,
             )
             return store.fail_and_retry(lease.worker, [failure])
 

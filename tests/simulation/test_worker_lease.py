@@ -43,7 +43,7 @@ def make_app(ran: list[tuple[str, float]], cancelled: list[tuple[str, float]]) -
         return "slept"
 
     @app.task()
-    async def lingers(ctx: Context, linger: float) -> str:
+    async def overstays(ctx: Context, seconds: float) -> str:
         """Runs until it is cancelled the first time, and then takes long to clean up."""
         loop = asyncio.get_running_loop()
         first = not any(key == ctx.job.key for key, _ in ran)
@@ -51,8 +51,8 @@ def make_app(ran: list[tuple[str, float]], cancelled: list[tuple[str, float]]) -
         try:
             await asyncio.sleep(1000 if first else 60)
         finally:
-            await asyncio.sleep(linger if first else 0)
-        return "lingered"
+            await asyncio.sleep(seconds if first else 0)
+        return "overstayed"
 
     @app.task()
     async def deaf(ctx: Context) -> str:
@@ -194,7 +194,7 @@ def test_a_job_that_comes_back_while_its_old_body_cleans_up_is_run_and_acknowled
     ran: list[tuple[str, float]] = []
 
     async def main(world: World) -> None:
-        world.enqueue("lingers", "k", linger=20.0)
+        world.enqueue("overstays", "k", seconds=20.0)
         world.beats.clear()
         worker = world.worker()
         world.beats[0].cut = True
@@ -207,7 +207,7 @@ def test_a_job_that_comes_back_while_its_old_body_cleans_up_is_run_and_acknowled
         assert len(ran) == 2
         assert ran[1][1] < TTL + 2  # the first body was still cleaning up
         assert world.outcomes("k") == ["lost", "done"]
-        assert world.job("k").result == '"lingered"'
+        assert world.job("k").result == '"overstayed"'
         assert world.table.snapshot().running == ()
 
     simulate(make_app(ran, []), main, runtime=RUNTIME)

@@ -197,6 +197,6 @@ class JobFailure(msgspec.Struct, gc=False):
     charge: bool  # it costs an attempt
     ends: bool  # it was the last attempt, as the retry policy says: the job ends in `error`
     crashed: bool = False  # its process died while it ran alone: it costs a crash
-    lingers: bool = False  # the body may still run: the limit keys stay held until it is released
+    detached: bool = False  # the body may still run: the limit keys stay held until it is released
     spoils: tuple[CallKey, ...] = ()  # answers that led to it; bought anew if it is charged
     refused_by: str | None = None  # nothing failed: `PROVIDER/MODEL (429)` wants patience

@@ -57,7 +57,7 @@ class Holder(msgspec.Struct, frozen=True):
     key: str
     worker: WorkerId | None
     since: int | None  # when it was leased; None: that lease is over, only its body goes on
-    lingers: bool
+    detached: bool
 
 
 class HeldKey(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class JobContext(msgspec.Struct, frozen=True, kw_only=True):
     now: int  # by the clock that the store's times are of
     dependencies: tuple[Dependency, ...]  # a bounded number, open ones first
     skipped_by: str | None  # the job because of which this one was skipped
-    lingering: tuple[WorkerId, ...]  # where a body of it may still run
+    detached: tuple[WorkerId, ...]  # where a body of it may still run
     held: tuple[HeldKey, ...]  # one for each limit key of the job
 
 

@@ -282,7 +282,7 @@ class Question(msgspec.Struct, frozen=True):
 class Inbox(msgspec.Struct, frozen=True):
     """What a worker finds when it looks."""
 
-    lingering: list[JobRef]  # leases that are over while their bodies may still run
+    detached: list[JobRef]  # leases that are over while their bodies may still run
     questions: list[Question]  # without an answer yet
 
 

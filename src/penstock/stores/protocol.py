@@ -395,7 +395,7 @@ class JobStore(Protocol):
 
         A charged failure adds to `attempts` and forgets the deferral; an uncharged one sets
         `deferred_since` if it was not set; one that `crashed` adds to `crashes` instead. With
-        `lingers` the lease is over but its limit keys stay held, see `inbox`. What a charged one
+        `detached` the lease is over but its limit keys stay held, see `inbox`. What a charged one
         `spoils` is bought anew.
         """
         ...
@@ -403,7 +403,7 @@ class JobStore(Protocol):
     def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
         """Give unstarted jobs back at once, uncharged and without history; how many were held.
 
-        Of a lease that lingers: its body has ended, so its limit keys are free.
+        Of a lease that is detached: its body has ended, so its limit keys are free.
         """
         ...
 
@@ -431,14 +431,14 @@ class JobStore(Protocol):
     def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
         """End one attempt from outside (an operator): the job is ready again, its holder fenced.
 
-        The body may still run: the lease lingers.
+        The body may still run: the lease is detached.
         """
         ...
 
     def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
         """Cancel jobs that have not ended; the answer names those that were cancelled.
 
-        Of a job that runs the lease lingers until its holder has stopped the body.
+        Of a job that runs the lease is detached until its holder has stopped the body.
         """
         ...
 
@@ -546,9 +546,9 @@ class ControlStore(Protocol):
     """What is said to one running worker, and what it answers. Nobody is woken by it."""
 
     def inbox(self, worker: WorkerId) -> Reply[Inbox]:
-        """Leases of a worker that linger, and the questions it has not answered yet.
+        """Leases of a worker that are detached, and the questions it has not answered yet.
 
-        A lease lingers that was cancelled or revoked from outside, or given up by the worker
+        A lease is detached that was cancelled or revoked from outside, or given up by the worker
         itself, while its body may still run. Each holds its limit keys until the worker releases
         or acknowledges it, or is gone itself.
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cancellations: bodies of jobs that an operator cancelled are stopped, and questions answered.
 
-The store keeps the leases that ended from outside (`lingering`) and questions about leases; the
+The store keeps the leases that ended from outside (`detached`) and questions about leases; the
 worker looks into its inbox now and again, stops the bodies, passes over what has not started, and
 answers.
 """
@@ -35,7 +35,7 @@ class Cancellations(WorkerObserver):
         try:
             store, cancel = self._core.parts.store, self._core.executor.cancel
             inbox = await store.inbox(worker)
-            self._core.window.cancelled = {ref for ref in inbox.lingering if not cancel(ref)}
+            self._core.window.cancelled = {ref for ref in inbox.detached if not cancel(ref)}
             for question in inbox.questions:
                 await store.answer(question.id, self._status.standing(question.ref).encoded())
         except TRANSIENT:

@@ -351,7 +351,7 @@ class JobExecutor:
             now_at = round(self._clock.now() * MICROSECONDS)
             limit, kind = time_limit_error(attempt), self._kind(attempt)
             end = failed(attempt, kind, limit, now_at, self._policy, self._rand)
-            end.lingers = True
+            end.detached = True
         attempt.is_detached = late or attempt.stop is Stop.CANCELLED
         self.abandoned[attempt] = self._clock.monotonic()
         self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it

@@ -484,8 +484,8 @@ insert into learned_limits (provider, model, document, learned_at) values
 delete from limits;
 insert into limits (limit_key, cap) values
 ('host:1',1);
-delete from lingering;
-insert into lingering (job_id, token, worker) values
+delete from detached;
+insert into detached (job_id, token, worker) values
 (275,1,5),
 (305,1,5);
 delete from locks;

@@ -242,12 +242,12 @@ class Run:
     def release(self) -> None:
         """Give back what was not begun, and let go of what was stopped from outside."""
         refs = [JobRef(job.id, job.token) for job in self._take(2)]
-        refs += self.consumer.inbox(self.worker).result().lingering
+        refs += self.consumer.inbox(self.worker).result().detached
         if refs:
             self._step("release", [lambda: self.consumer.release(self.worker, refs)])
 
     def cancel(self) -> None:
-        """Cancel jobs, running ones too, whose leases then linger."""
+        """Cancel jobs, running ones too, whose leases then are detached."""
         keys = self._random.sample(self._keys, min(2, len(self._keys)))
         if keys:
             self._step("cancel", [lambda: self.producer.cancel(keys)])

@@ -79,8 +79,8 @@ insert into penstock.lanes (id, spec, task, grp, limit_keys, kind) overriding sy
 insert into penstock.lanes (id, spec, task, grp, limit_keys, kind) overriding system value values (5, '["schedule:poll","a",[]]', 'schedule:poll', 'a', '[]', 'tick');
 delete from penstock.learned_limits;
 delete from penstock.limits;
-delete from penstock.lingering;
-insert into penstock.lingering (job_id, token, worker) overriding system value values (4, 1, 1);
+delete from penstock.detached;
+insert into penstock.detached (job_id, token, worker) overriding system value values (4, 1, 1);
 delete from penstock.locks;
 delete from penstock.manifests;
 delete from penstock.meta;

@@ -343,7 +343,7 @@ def _limit(limit: Limit) -> dict[str, object]:
                 "key": holder.key,
                 "worker": holder.worker,
                 "since": iso_time(holder.since),
-                "lingers": holder.lingers,
+                "lingers": holder.detached,
             }
             for holder in limit.held.holders
         ],

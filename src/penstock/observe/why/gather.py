@@ -175,8 +175,8 @@ def _whom(link: JobContext, workers: Sequence[WorkerView]) -> list[WorkerId]:
     job = link.job
     if job.state is JobState.IN_PROGRESS:
         return [job.worker] if job.worker is not None and job.worker in alive else []
-    if link.lingering:
-        return [worker for worker in link.lingering if worker in alive][:ASKED_MAX]
+    if link.detached:
+        return [worker for worker in link.detached if worker in alive][:ASKED_MAX]
     if job.state is not JobState.QUEUED or job.available_at > link.now:
         return []
     return [

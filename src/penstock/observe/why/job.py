@@ -36,7 +36,7 @@ RETRY = ("queue", "retry-failed", "--task")
 def explain(facts: JobFacts) -> Explanation:
     """Explain a job by the first gate that holds it up."""
     state = facts.this.job.state
-    if facts.this.lingering and state is not JobState.IN_PROGRESS:
+    if facts.this.detached and state is not JobState.IN_PROGRESS:
         return _explain_detached(facts)
     if state in TERMINAL:
         return _finished(facts)
@@ -206,7 +206,7 @@ def _holders(limit: Limit, now: int) -> str:
     names = []
     for holder in limit.held.holders:
         where = f" on worker {holder.worker!r}" if holder.worker is not None else ""
-        if holder.lingers:
+        if holder.detached:
             names.append(f"{holder.key!r}{where}, whose lease is over but whose body still runs")
         else:
             since = "" if holder.since is None else f" for {span(now - holder.since)}"
@@ -281,7 +281,7 @@ def _besides(this: JobContext) -> str:
 
 
 def _explain_detached(facts: JobFacts) -> Explanation:
-    job, workers = facts.this.job, facts.this.lingering
+    job, workers = facts.this.job, facts.this.detached
     names = some([repr(worker) for worker in workers])
     became = "was put back" if job.state not in TERMINAL else f"is {job.state.value}"
     held = f"; until it ends it holds {some([repr(k) for k in job.limit_keys])}"

@@ -51,7 +51,7 @@ class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
 def explain_unit(facts: UnitFacts) -> Explanation:
     """Explain a unit by the first gate that holds it up."""
     unit, around = facts.unit, facts.around
-    if around.this.lingering and unit.state is not JobState.IN_PROGRESS:
+    if around.this.detached and unit.state is not JobState.IN_PROGRESS:
         found = explain(around)
     elif unit.state in TERMINAL:
         return _ended(facts)

@@ -614,17 +614,17 @@ insert into penstock.open_keys (limit_key)
 select distinct parked_on from penstock.ready_lanes where parked_on >= $1 and parked_on < $2 order by 1
 on conflict do nothing
 
--- linger --
+-- detach --
 -- A lease is over while its body may still run.
-insert into penstock.lingering (job_id, token, worker) values ($1, $2, $3)
+insert into penstock.detached (job_id, token, worker) values ($1, $2, $3)
 
--- drop_lingering --
+-- drop_detached --
 -- The body of such a lease has ended.
-delete from penstock.lingering where job_id = $1 and token = $2
+delete from penstock.detached where job_id = $1 and token = $2
 
--- lingering_of --
+-- detached_of --
 -- Such leases of a worker, by its number.
-select job_id, token from penstock.lingering where worker = $1
+select job_id, token from penstock.detached where worker = $1
 
 -- leased_by_id --
 -- What a worker holds, by its id.
@@ -632,8 +632,8 @@ select job_id, token from penstock.hot
 where worker = (select no from penstock.workers where id = $1) and row_state = 4 order by job_id
 
 -- inbox_of --
--- What there is for a worker, by its id: leases that linger, and questions without an answer: [job, token, question].
-select job_id, token, null::bigint from penstock.lingering where worker = (select no from penstock.workers where id = $1)
+-- What there is for a worker, by its id: leases that are detached, and questions without an answer: [job, token, question].
+select job_id, token, null::bigint from penstock.detached where worker = (select no from penstock.workers where id = $1)
 union all
 select job_id, token, id from penstock.control where target = $1 and answer is null
 
@@ -1473,7 +1473,7 @@ returning job_id, lane_id, row_state
 -- its first $5 dependants is unfinished, no body of it runs, its plan is over), how many edges it has, counted to $5].
 select
     old.job_id, jobs.lane_id, old.row_state, old.finished_at,
-    not exists (select 1 from penstock.lingering where lingering.job_id = old.job_id)
+    not exists (select 1 from penstock.detached where detached.job_id = old.job_id)
     and not exists (select 1 from penstock.plans where plans.id = jobs.plan_id and ended_at + 0 is null) and not exists (
         select 1 from (
             select child_id from penstock.edges where parent_id = old.job_id limit nullif($5::bigint, -1)
@@ -1496,7 +1496,7 @@ order by old.finished_at, old.job_id
 
 -- has_unfinished_dependant --
 -- Has one of the first $2 dependants of a job not ended, does a body of it still run, or is its plan not over?
-select exists (select 1 from penstock.lingering where job_id = $1) or exists (
+select exists (select 1 from penstock.detached where job_id = $1) or exists (
     select 1 from penstock.jobs join penstock.plans on plans.id = jobs.plan_id
     where jobs.id = $1 and plans.ended_at + 0 is null
 ) or exists (
@@ -1617,9 +1617,9 @@ where row_state = 4
 -- Nobody holds a limit key.
 delete from penstock.held
 
--- void_lingering --
+-- void_detached --
 -- No body runs any more.
-delete from penstock.lingering
+delete from penstock.detached
 
 -- end_all_workers --
 -- Nobody is alive.
@@ -2280,18 +2280,18 @@ where edges.child_id = $1 order by edges.open desc, edges.parent_id limit $2
 -- The job because of which a job was skipped.
 select jobs.key from penstock.ended join penstock.jobs on jobs.id = ended.skipped_by where ended.job_id = $1
 
--- read_lingering --
+-- read_detached --
 -- Workers that may still run a body of a job under a lease that is over.
-select workers.id from penstock.lingering join penstock.workers on workers.no = lingering.worker
-where lingering.job_id = $1
+select workers.id from penstock.detached join penstock.workers on workers.no = detached.worker
+where detached.job_id = $1
 
 -- read_holders --
--- Leases that hold a limit key, at most $2: [job, worker, leased at, lingers].
-select jobs.key, workers.id, case when lingering.job_id is null then hot.updated_at end, lingering.job_id is not null
+-- Leases that hold a limit key, at most $2: [job, worker, leased at, is detached].
+select jobs.key, workers.id, case when detached.job_id is null then hot.updated_at end, detached.job_id is not null
 from penstock.held join penstock.jobs on jobs.id = held.job_id
 left join penstock.hot on hot.job_id = held.job_id
-left join penstock.lingering on lingering.job_id = held.job_id and lingering.token = held.token
-left join penstock.workers on workers.no = coalesce(lingering.worker, hot.worker)
+left join penstock.detached on detached.job_id = held.job_id and detached.token = held.token
+left join penstock.workers on workers.no = coalesce(detached.worker, hot.worker)
 where held.limit_key = $1 order by held.job_id + 0, held.token limit $2
 
 -- check_task_counts --
@@ -2329,16 +2329,16 @@ where exists (select 1 from penstock.hot where row_state = 2 and hot.lane_id = l
     and not exists (select 1 from penstock.ready_lanes where ready_lanes.lane_id = lanes.id)
 
 -- check_held --
--- Holders that are not leases of limited jobs, and leases that hold nothing; leases that linger without a worker.
+-- Holders that are not leases of limited jobs, and leases that hold nothing; leases that are detached without a worker.
 select 'holder of ' || held.limit_key || ' is not a lease: ' || held.job_id from penstock.held
 where not exists (
     select 1 from penstock.hot where hot.job_id = held.job_id and hot.token = held.token and hot.row_state = 4
 ) and not exists (
-    select 1 from penstock.lingering where lingering.job_id = held.job_id and lingering.token = held.token
+    select 1 from penstock.detached where detached.job_id = held.job_id and detached.token = held.token
 )
 union all
-select 'a lease lingers though its worker is gone: ' || lingering.job_id from penstock.lingering
-where not exists (select 1 from penstock.workers where workers.no = lingering.worker and workers.ended_at is null)
+select 'a lease is detached though its worker is gone: ' || detached.job_id from penstock.detached
+where not exists (select 1 from penstock.workers where workers.no = detached.worker and workers.ended_at is null)
 union all
 select 'lease of a limited job holds nothing: ' || hot.job_id
 from penstock.hot join penstock.lanes on lanes.id = hot.lane_id

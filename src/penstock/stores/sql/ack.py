@@ -107,8 +107,8 @@ def _verdict(tx: Transaction, job_id: int, token: int) -> Verdict:
 
 
 def let_go(tx: Transaction, ref: JobRef) -> None:
-    """The body of a lease that lingered has ended: nothing is held by it any more."""
-    if tx.run("drop_lingering", ref.id, ref.token):
+    """The body of a lease that was detached has ended: nothing is held by it any more."""
+    if tx.run("drop_detached", ref.id, ref.token):
         free_keys(tx, [ref])
 
 
@@ -234,8 +234,8 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
         tx.units.failed(ref.id)
     if failure.charge and failure.spoils:
         spoil(tx, failure.spoils)
-    if failure.lingers:
-        tx.run("linger", *ref, no)
+    if failure.detached:
+        tx.run("detach", *ref, no)
     elif limited:
         free_keys(tx, [ref])
     if ended:

@@ -83,7 +83,7 @@ def retire(tx: Transaction, worker: WorkerId) -> Progress:
 
 
 def _end_worker(tx: Transaction, no: int) -> None:
-    for job_id, token in tx.rows("lingering_of", no):  # no more than it had slots
+    for job_id, token in tx.rows("detached_of", no):  # no more than it had slots
         let_go(tx, JobRef(job_id, token))
     tx.run("end_worker", no, tx.now)
     tx.run("forget_workers", tx.now - WORKER_ROWS_KEPT_SECONDS * MICROSECONDS)

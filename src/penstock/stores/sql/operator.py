@@ -28,7 +28,7 @@ def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
         if row_state == RowState.IN_PROGRESS:
             outcome = str(JobState.CANCELLED)
             tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
-            tx.run("linger", job_id, token, worker)
+            tx.run("detach", job_id, token, worker)
             if kind == JobKind.TICK:
                 tx.units.grown.add(job_id)
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
@@ -49,7 +49,7 @@ def revoke(tx: Transaction, ref: JobRef, error: str) -> Verdict:
     lane_id = row[0]
     why = AttemptError(ErrorCategory.OWN, "revoked", error)
     tx.run("write_attempt", ref.id, ref.token, held[0], "revoked", None, tx.now, as_json(why))
-    tx.run("linger", *ref, held[0])
+    tx.run("detach", *ref, held[0])
     tx.units.grown.add(ref.id)
     tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
     tx.touch(lane_id)

@@ -158,7 +158,7 @@ def cancel_plan(tx: Transaction, plan_id: str) -> Progress:
         if row_state == RowState.IN_PROGRESS:
             outcome = str(JobState.CANCELLED)
             tx.run("write_attempt", job_id, token, worker, outcome, None, tx.now, None)
-            tx.run("linger", job_id, token, worker)
+            tx.run("detach", job_id, token, worker)
         tx.move(lane_id, PUBLIC[row_state], JobState.CANCELLED)
         if row_state == RowState.READY:
             tx.leave(lane_id)

@@ -230,7 +230,7 @@ class SqlReader(Statements):
         for job_id, token, question in self.rows("inbox_of", worker):
             ref = JobRef(job_id, token)
             if question is None:
-                inbox.lingering.append(ref)
+                inbox.detached.append(ref)
             else:
                 inbox.questions.append(Question(question, ref))
         return inbox
@@ -250,7 +250,7 @@ class SqlReader(Statements):
                 )
             ),
             skipped_by=self.first("read_skipped_by", job.id),
-            lingering=tuple(WorkerId(name) for (name,) in self.rows("read_lingering", job.id)),
+            detached=tuple(WorkerId(name) for (name,) in self.rows("read_detached", job.id)),
             held=tuple(
                 HeldKey(limit_key, counts[limit_key], self._holders(limit_key))
                 for limit_key in job.limit_keys
@@ -259,8 +259,8 @@ class SqlReader(Statements):
 
     def _holders(self, limit_key: str) -> tuple[Holder, ...]:
         return tuple(
-            Holder(key, None if worker is None else WorkerId(worker), since, bool(lingers))
-            for key, worker, since, lingers in self.rows("read_holders", limit_key, HOLDERS_SHOWN)
+            Holder(key, None if worker is None else WorkerId(worker), since, bool(detached))
+            for key, worker, since, detached in self.rows("read_holders", limit_key, HOLDERS_SHOWN)
         )
 
     def caps(self) -> dict[str, int]:

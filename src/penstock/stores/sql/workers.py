@@ -44,7 +44,7 @@ def void_leases(tx: Transaction, above: int) -> int:
         tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED, count)
         tx.touch(lane_id)
     tx.run("void_holders")
-    tx.run("void_lingering")
+    tx.run("void_detached")
     tx.run("unpark_all")
     tx.run("end_all_workers", tx.now)
     void_locks(tx, above)

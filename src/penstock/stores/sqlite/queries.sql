@@ -387,17 +387,17 @@ select distinct parked_on from lanes where parked_on >= ?1 and parked_on < ?2
 -- Leases give their limit keys back; ?1 = [[job, token], …].
 delete from held where (job_id, token) in (select value ->> 0, value ->> 1 from jsonb_each(?1))
 
--- linger --
+-- detach --
 -- A lease is over while its body may still run.
-insert into lingering (job_id, token, worker) values (?1, ?2, ?3)
+insert into detached (job_id, token, worker) values (?1, ?2, ?3)
 
--- drop_lingering --
+-- drop_detached --
 -- The body of such a lease has ended.
-delete from lingering where job_id = ?1 and token = ?2
+delete from detached where job_id = ?1 and token = ?2
 
--- lingering_of --
+-- detached_of --
 -- Such leases of a worker, by its number.
-select job_id, token from lingering where worker = ?1
+select job_id, token from detached where worker = ?1
 
 -- leased_by_id --
 -- What a worker holds, by its id.
@@ -405,8 +405,8 @@ select jobs.id, jobs.token from workers join jobs on jobs.worker = workers.no an
 where workers.id = ?1 order by jobs.id
 
 -- inbox_of --
--- What there is for a worker, by its id: leases that linger, and questions without an answer: [job, token, question].
-select job_id, token, null from lingering where worker = (select no from workers where id = ?1)
+-- What there is for a worker, by its id: leases that are detached, and questions without an answer: [job, token, question].
+select job_id, token, null from detached where worker = (select no from workers where id = ?1)
 union all
 select job_id, token, id from control where target = ?1 and answer is null
 
@@ -1041,7 +1041,7 @@ returning id, lane_id, row_state
 -- its first ?5 dependants is unfinished, no body of it runs, its plan is over), how many edges it has, counted to ?5].
 select json_group_array(json_array(id, lane_id, row_state, finished_at, free, edges)) from (
     select id, lane_id, row_state, finished_at,
-        not exists (select 1 from lingering where lingering.job_id = jobs.id)
+        not exists (select 1 from detached where detached.job_id = jobs.id)
         and not exists (select 1 from plans where plans.id = jobs.plan_id and ended_at is null) and not exists (
             select 1 from (select child_id from edges where parent_id = jobs.id limit ?5) as first
             cross join jobs as child on child.id = first.child_id where child.row_state < 5
@@ -1054,7 +1054,7 @@ select json_group_array(json_array(id, lane_id, row_state, finished_at, free, ed
 
 -- has_unfinished_dependant --
 -- Has one of the first ?2 dependants of a job not ended, does a body of it still run, or is its plan not over?
-select exists (select 1 from lingering where job_id = ?1) or exists (
+select exists (select 1 from detached where job_id = ?1) or exists (
     select 1 from jobs cross join plans on plans.id = jobs.plan_id where jobs.id = ?1 and plans.ended_at is null
 ) or exists (
     select 1 from (select child_id from edges where parent_id = ?1 limit ?2) as first
@@ -1146,9 +1146,9 @@ where row_state = 4
 -- Nobody holds a limit key.
 delete from held
 
--- void_lingering --
+-- void_detached --
 -- No body runs any more.
-delete from lingering
+delete from detached
 
 -- end_all_workers --
 -- Nobody is alive.
@@ -1619,16 +1619,16 @@ where edges.child_id = ?1 order by edges.open desc, edges.parent_id limit ?2
 -- The job because of which a job was skipped.
 select blamed.key from jobs cross join jobs as blamed on blamed.id = jobs.skipped_by where jobs.id = ?1
 
--- read_lingering --
+-- read_detached --
 -- Workers that may still run a body of a job under a lease that is over.
-select workers.id from lingering cross join workers on workers.no = lingering.worker where lingering.job_id = ?1
+select workers.id from detached cross join workers on workers.no = detached.worker where detached.job_id = ?1
 
 -- read_holders --
--- Leases that hold a limit key, at most ?2: [job, worker, leased at, lingers].
-select jobs.key, workers.id, iif(lingering.job_id is null, jobs.updated_at, null), lingering.job_id is not null
+-- Leases that hold a limit key, at most ?2: [job, worker, leased at, is detached].
+select jobs.key, workers.id, iif(detached.job_id is null, jobs.updated_at, null), detached.job_id is not null
 from held cross join jobs on jobs.id = held.job_id
-left join lingering on lingering.job_id = held.job_id and lingering.token = held.token
-left join workers on workers.no = coalesce(lingering.worker, jobs.worker)
+left join detached on detached.job_id = held.job_id and detached.token = held.token
+left join workers on workers.no = coalesce(detached.worker, jobs.worker)
 where held.limit_key = ?1 order by held.job_id, held.token limit ?2
 
 -- check_task_counts --
@@ -1660,14 +1660,14 @@ select spec from lanes where head_id is not (
 )
 
 -- check_held --
--- Holders that are not leases of limited jobs, and leases that hold nothing; leases that linger without a worker.
+-- Holders that are not leases of limited jobs, and leases that hold nothing; leases that are detached without a worker.
 select 'holder of ' || held.limit_key || ' is not a lease: ' || held.job_id from held
 where not exists (
     select 1 from jobs where jobs.id = held.job_id and jobs.token = held.token and jobs.row_state = 4
-) and not exists (select 1 from lingering where lingering.job_id = held.job_id and lingering.token = held.token)
+) and not exists (select 1 from detached where detached.job_id = held.job_id and detached.token = held.token)
 union all
-select 'a lease lingers though its worker is gone: ' || lingering.job_id from lingering
-where not exists (select 1 from workers where workers.no = lingering.worker and workers.ended_at is null)
+select 'a lease is detached though its worker is gone: ' || detached.job_id from detached
+where not exists (select 1 from workers where workers.no = detached.worker and workers.ended_at is null)
 union all
 select 'lease of a limited job holds nothing: ' || jobs.key from jobs join lanes on lanes.id = jobs.lane_id
 where jobs.row_state = 4 and lanes.limit_keys <> '[]'

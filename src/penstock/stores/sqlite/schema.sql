@@ -93,13 +93,13 @@ create table held (
 ) strict, without rowid;
 create index held_by_key on held (limit_key);
 
-create table lingering (
+create table detached (
     job_id integer not null,
     token integer not null,
     worker integer not null,
     primary key (job_id, token)
 ) strict, without rowid;
-create index lingering_by_worker on lingering (worker);
+create index detached_by_worker on detached (worker);
 
 create table open_keys (
     limit_key text primary key

@@ -80,7 +80,7 @@ def around(subject: Job, **changes: object) -> JobContext:
         "now": NOW,
         "dependencies": (),
         "skipped_by": None,
-        "lingering": (),
+        "detached": (),
         "held": (),
         **changes,
     }
@@ -221,8 +221,8 @@ HELD = HeldKey(
     "host:x",
     2,
     (
-        Holder("a", W, NOW - seconds(4), lingers=False),
-        Holder("b", V, None, lingers=True),
+        Holder("a", W, NOW - seconds(4), detached=False),
+        Holder("b", V, None, detached=True),
     ),
 )
 
@@ -427,7 +427,7 @@ def test_a_leased_job_that_nothing_stops_is_among_the_next() -> None:
     assert explain(facts(leased(), answers=(answer(LeasePhase.WAITING),))).gate is Gate.TURN
 
 
-def test_a_job_that_was_told_to_stop_and_does_not_lingers() -> None:
+def test_a_job_that_was_told_to_stop_and_does_not_is_detached() -> None:
     found = explain(facts(leased(), answers=(answer(LeasePhase.STOPPING, deadline_at=NOW + 9),)))
 
     assert (found.gate, found.when) == (Gate.DETACHED, NOW + 9)
@@ -573,8 +573,8 @@ def test_a_cancelled_job_says_so() -> None:
     assert (found.gate, found.command) == (Gate.FINISHED, None)
 
 
-def test_a_cancelled_job_whose_body_goes_on_lingers_and_names_what_it_holds() -> None:
-    body = around(job(state=JobState.CANCELLED, limit_keys=("host:x",)), lingering=(W,))
+def test_a_cancelled_job_whose_body_goes_on_is_detached_and_names_what_it_holds() -> None:
+    body = around(job(state=JobState.CANCELLED, limit_keys=("host:x",)), detached=(W,))
 
     found = explain(facts(body, answers=(answer(LeasePhase.STOPPING, deadline_at=NOW + 5),)))
 
@@ -587,7 +587,7 @@ def test_a_cancelled_job_whose_body_goes_on_lingers_and_names_what_it_holds() ->
 
 
 def test_a_job_that_was_put_back_while_its_body_goes_on_says_what_is_behind_that() -> None:
-    body = around(job(available_at=NOW + seconds(9), last_error=BOOM), lingering=(W,))
+    body = around(job(available_at=NOW + seconds(9), last_error=BOOM), detached=(W,))
 
     found = explain(facts(body))
 

@@ -46,7 +46,7 @@ INTENDED = {
     "lease_view": {"hot_due", "hot_suspect", "workers_alive", "ready_lanes_parked"},
     "promote_due": {"hot_due"},
     "worker_row": {"workers_id_key"},
-    "inbox_of": {"workers_id_key", "lingering_by_worker", "control_open"},
+    "inbox_of": {"workers_id_key", "detached_by_worker", "control_open"},
     "read_answer": {"control_pkey"},
     "read_dependencies": {"edges_child"},
     "read_holders": {"held_by_key"},

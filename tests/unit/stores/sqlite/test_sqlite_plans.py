@@ -84,7 +84,7 @@ INTENDED = {
     "oldest_ready": ["jobs_ready (lane_id=? AND priority<?)", "jobs_ready (lane_id>?)"],
     "inbox_of": [
         "workers USING COVERING INDEX sqlite_autoindex_workers_1 (id=?)",
-        "lingering_by_worker (worker=?)",
+        "detached_by_worker (worker=?)",
         "control_open (target=?)",
     ],
     "read_answer": ["control USING INTEGER PRIMARY KEY"],

@@ -30,3 +30,8 @@ join lateral (
     from penstock.ended where ended.job_id = jobs.id
 ) as now_ on true
 left join penstock.workers on workers.no = now_.worker;
+
+-- Leases that are over while their bodies still run are called detached.
+alter table penstock.lingering rename to detached;
+alter index penstock.lingering_pkey rename to detached_pkey;
+alter index penstock.lingering_by_worker rename to detached_by_worker;

@@ -18,3 +18,14 @@ select
     jobs.available_at, jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at,
     jobs.updated_at, jobs.started_at, jobs.finished_at, lanes.kind
 from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker;
+
+-- Leases that are over while their bodies still run are called detached.
+create table detached (
+    job_id integer not null,
+    token integer not null,
+    worker integer not null,
+    primary key (job_id, token)
+) strict, without rowid;
+insert into detached (job_id, token, worker) select job_id, token, worker from lingering;
+drop table lingering;
+create index detached_by_worker on detached (worker);

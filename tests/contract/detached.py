@@ -20,10 +20,10 @@ ENDS: dict[str, EndFromOutside] = {
     "cancelled": lambda world, worker, job: world.store.cancel([job.key]).result(),
     "revoked": lambda world, worker, job: world.store.revoke(ref(job), "why").result(),
     "given up": lambda world, worker, job: world.store.fail_and_retry(
-        worker, [world.failure(job, delay=3600, lingers=True)]
+        worker, [world.failure(job, delay=3600, detached=True)]
     ).result(),
     "given up for good": lambda world, worker, job: world.store.fail_and_retry(
-        worker, [world.failure(job, max_attempts=1, lingers=True)]
+        worker, [world.failure(job, max_attempts=1, detached=True)]
     ).result(),
 }
 
@@ -70,14 +70,14 @@ def test_limit_keys_stay_held_until_the_body_has_ended(store_world: StoreWorld) 
             end(world, worker, job)
 
             assert world.take_all(other) == {}, name
-            assert world.store.inbox(worker).result().lingering == [ref(job)], name
+            assert world.store.inbox(worker).result().detached == [ref(job)], name
             assert world.store.check().result() == [], name
 
             let_go(world, worker, job)
 
             (taken,) = world.take_all(other)
             assert taken in (first, second), name
-            assert world.store.inbox(worker).result().lingering == [], name
+            assert world.store.inbox(worker).result().detached == [], name
             assert world.store.check().result() == [], name
             world.store.cancel([first, second]).result()
             world.store.retire(other).result()
@@ -92,7 +92,9 @@ def test_the_end_of_a_cancelled_body_changes_nothing_else(store_world: StoreWorl
     assert store_world.state("a") is JobState.CANCELLED
 
 
-def test_a_second_lease_of_a_job_counts_beside_one_that_lingers(store_world: StoreWorld) -> None:
+def test_a_second_lease_of_a_job_counts_beside_one_that_is_detached(
+    store_world: StoreWorld,
+) -> None:
     store_world.caps[KEY] = 2
     names = ("a", "b", "c")
     store_world.add(*(store_world.job(name, limit_keys=[KEY]) for name in names))
@@ -110,7 +112,7 @@ def test_a_second_lease_of_a_job_counts_beside_one_that_lingers(store_world: Sto
     assert list(store_world.take_all(worker)) == ["c"]
 
 
-def test_a_job_that_lingers_is_not_purged(store_world: StoreWorld) -> None:
+def test_a_job_that_is_detached_is_not_purged(store_world: StoreWorld) -> None:
     worker, job = _one_of_two(store_world)
     store_world.store.cancel(["a"]).result()
     store_world.clock.advance(1)
@@ -121,12 +123,12 @@ def test_a_job_that_lingers_is_not_purged(store_world: StoreWorld) -> None:
     assert store_world.purge(store_world.clock.now_micros) == 1
 
 
-def test_a_job_that_did_not_run_does_not_linger(store_world: StoreWorld) -> None:
+def test_a_job_that_did_not_run_is_not_detached(store_world: StoreWorld) -> None:
     store_world.add("a")
     worker = store_world.new_worker()
     store_world.store.cancel(["a"]).result()
 
-    assert store_world.store.inbox(worker).result().lingering == []
+    assert store_world.store.inbox(worker).result().detached == []
 
 
 def test_deaths_of_its_own_process_are_crashes_and_no_attempts(store_world: StoreWorld) -> None:
