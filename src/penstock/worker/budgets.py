@@ -27,7 +27,6 @@ from penstock.model.spending import (
 )
 from penstock.stores.store_future import Reply
 from penstock.worker.attempt import Attempt, AttemptEnd
-from penstock.worker.observer import WorkerObserver
 
 log = logging.getLogger("penstock.budget")
 
@@ -38,7 +37,7 @@ class Balances(Protocol):
     def balances(self, spans: list[str]) -> Reply[list[Balance]]: ...
 
 
-class BudgetHold(WorkerObserver):
+class BudgetHold:
     """Owns the tasks that are held back, until the end of its worker. Belongs to one loop."""
 
     def __init__(

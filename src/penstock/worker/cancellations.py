@@ -11,11 +11,11 @@ from __future__ import annotations
 from penstock.errors import TRANSIENT
 from penstock.model.job import WorkerId
 from penstock.worker.core import WorkerCore
-from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.observer import Tick
 from penstock.worker.status import StatusRow
 
 
-class Cancellations(WorkerObserver):
+class Cancellations:
     """Looks into the inbox of one worker. Belongs to one loop."""
 
     def __init__(self, core: WorkerCore, status: StatusRow) -> None:

@@ -30,8 +30,6 @@ from penstock.model.lease import (
 from penstock.stores.protocol import JobStore
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
-from penstock.worker.attempt import Attempt, AttemptEnd
-from penstock.worker.observer import WorkerObserver
 from penstock.worker.parts import Totals, WorkerLoop
 from penstock.worker.prefetch import WINDOW_MAX
 
@@ -59,7 +57,7 @@ class EndListener(Protocol):
         ...
 
 
-class Completer(WorkerObserver):
+class Completer:
     """Owns what has ended and is not yet durable. Belongs to one loop."""
 
     def __init__(
@@ -103,10 +101,6 @@ class Completer(WorkerObserver):
         One window may wait while another is on its way: the store and the bodies work side by side.
         """
         return self._waiting() < WINDOW_MAX and not self._stuck
-
-    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
-        if end is not None:
-            self.add(end)
 
     def add(self, end: JobEnd | JobFailure | JobRef) -> None:
         if type(end) is JobEnd:

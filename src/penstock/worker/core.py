@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core of a worker, as its observers see it: what leases, runs and acknowledges."""
+"""The core of a worker: what leases, runs and acknowledges, as others are given it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.worker.prefetch import PrefetchWindow
 
 @dataclass(frozen=True, slots=True)
 class WorkerCore:
-    """The parts of one worker that turn jobs into ends; observers read them and change nothing."""
+    """The parts of one worker that turn jobs into ends; observers only read them."""
 
     config: WorkerConfig
     parts: WorkerParts

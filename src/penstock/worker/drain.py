@@ -18,13 +18,12 @@ from penstock.clock import MICROSECONDS
 from penstock.errors import TRANSIENT, StoreError
 from penstock.model.job import TERMINAL, JobKind, JobState, WorkerId, kind_of_name
 from penstock.model.views import Outlook
-from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.attempt import Attempt
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.completer import Completer
 from penstock.worker.executor import JobExecutor
 from penstock.worker.kind import ServedTask
 from penstock.worker.lease_loop import PAUSED, SAY_AFTER_SECONDS, LeaseLoop
-from penstock.worker.observer import WorkerObserver
 from penstock.worker.parts import WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 
@@ -41,7 +40,7 @@ _NOT_WAITED_FOR = (JobKind.TICK, JobKind.SLICE, JobKind.STEP)
 _States = Mapping[str, Mapping[JobState, int]]
 
 
-class Drain(WorkerObserver):
+class Drain:
     """Owns the question whether a worker may end by itself. Belongs to one loop."""
 
     def __init__(
@@ -100,7 +99,7 @@ class Drain(WorkerObserver):
             return self._lease_loop.found_nothing
         return self.is_out_of_money or (self.ends and self.finished)
 
-    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+    def ended(self, attempt: Attempt) -> None:
         """Whoever waits to look again need not wait longer."""
         if attempt.job.task not in self._recurring:
             self._look_again.set()

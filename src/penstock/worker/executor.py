@@ -7,7 +7,7 @@ import asyncio
 import contextvars
 import logging
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from penstock import failpoints
@@ -67,6 +67,7 @@ class JobExecutor:
         counts: Mapping[str, int],
         parts: WorkerParts,
         scheduler: AsyncTaskScheduler,
+        ended: Callable[[Attempt, AttemptEnd], None],
         lending: SlotLending | None = None,
     ) -> None:
         """No attempt runs.
@@ -76,6 +77,7 @@ class JobExecutor:
             counts: slots by kind.
             parts: of the worker.
             scheduler: hears when the resources of an attempt are free.
+            ended: hears of each end; None instead of one: it is not the store's business any more.
             lending: counts slots that are lent; None: nobody waits for providers.
         """
         self._tasks = tasks
@@ -95,6 +97,7 @@ class JobExecutor:
         self._rand = parts.ids.random
         self._scheduler = scheduler
         self._observers = parts.observers
+        self._ended = ended
         self._pid = os.getpid()
         self._create_task = asyncio.get_running_loop().create_task
         # By job and token: a lost lease may still run beside its successor.
@@ -251,7 +254,7 @@ class JobExecutor:
         if attempt.ended:  # abandoned before; somebody else may have the job by now
             self.abandoned.pop(attempt, None)
             if attempt.is_detached:
-                self._observers.ended(attempt, JobRef(attempt.job.id, attempt.job.token))
+                self._ended(attempt, JobRef(attempt.job.id, attempt.job.token))
             return
         now_at = round(self._clock.now() * MICROSECONDS)
         kind, end = self._kind(attempt), None
@@ -265,7 +268,7 @@ class JobExecutor:
     def _end(self, attempt: Attempt, end: AttemptEnd) -> None:
         attempt.ended = True
         del self.running[attempt.ref]
-        self._observers.ended(attempt, end)
+        self._ended(attempt, end)
 
     def _vacate(self, attempt: Attempt) -> None:
         self._free_slot(attempt.slot)

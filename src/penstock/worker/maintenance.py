@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from penstock.requests.journal.retention import JournalRetention
 from penstock.worker.core import WorkerCore
-from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.observer import Tick
 
 
-class Maintenance(WorkerObserver):
+class Maintenance:
     """Starts what is due, beside the loop. Belongs to one loop, and keeps nothing."""
 
     def __init__(self, core: WorkerCore) -> None:

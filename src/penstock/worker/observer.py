@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The four events of a worker: turned, started, ended and ticked, and whoever observes them.
 
-Status, accounting, the attempt log, totals, budgets and maintenance subscribe. The core of a worker
-calls none of them by name, and none of them steers it.
+Status, accounting and the attempt log subscribe; they only watch. Whatever acts on an end or a tick
+(completer, budgets, prefetch window, drain, cancellations, maintenance, recycling) is called by
+name in `worker.py`, and an end reaches it before those who watch.
 """
 
 from __future__ import annotations

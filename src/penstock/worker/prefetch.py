@@ -31,9 +31,8 @@ from penstock.model.lease import JobFailure, JobRef
 from penstock.model.provider import SeveralResources, gate_name
 from penstock.model.request import PressureSnapshot, RequestPressure
 from penstock.model.task import SchedulableTask
-from penstock.worker.attempt import Attempt, AttemptEnd
+from penstock.worker.attempt import Attempt
 from penstock.worker.kind import JobReader, ServedTask
-from penstock.worker.observer import WorkerObserver
 from penstock.worker.parts import WorkerLoop
 from penstock.worker.scheduler import AsyncTaskScheduler
 
@@ -223,7 +222,7 @@ class Starter(Protocol):
     def free(self) -> dict[str, int]: ...
 
 
-class PrefetchWindow(WorkerObserver):
+class PrefetchWindow:
     """Owns what is leased and has not started. Belongs to one loop."""
 
     def __init__(
@@ -416,7 +415,8 @@ class PrefetchWindow(WorkerObserver):
         for note in self._aware.take_diagnostics() if self._aware is not None else ():
             log.warning("%s", note.text)
 
-    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+    def ended(self, attempt: Attempt) -> None:
+        """A body has ended: its kind of slot counts one more."""
         self._demand.ended(attempt.task.kind)
 
     def shrink(self) -> bool:

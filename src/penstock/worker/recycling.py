@@ -14,7 +14,7 @@ from collections.abc import Callable
 from penstock.clock import Clock
 from penstock.process_identity import process_state
 from penstock.worker.executor import JobExecutor
-from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.observer import Tick
 from penstock.worker.parts import Stopping
 
 PATIENCE_SECONDS = 5.0  # a body that was given up may still come to its end
@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0  # between two looks at the process
 log = logging.getLogger("penstock.worker")
 
 
-class Recycling(WorkerObserver):
+class Recycling:
     """Remembers the process as it was; stops a worker that has to be recycled, and says why."""
 
     def __init__(

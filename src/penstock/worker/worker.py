@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from penstock.errors import PenstockError
 from penstock.events.kinds import Correlation, SchedulerEventKind
@@ -28,7 +28,7 @@ from penstock.worker.executor import JobExecutor
 from penstock.worker.kind import ServedTask
 from penstock.worker.lease_loop import LeaseLoop
 from penstock.worker.maintenance import Maintenance
-from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.observer import Tick
 from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.recycling import Recycling
@@ -41,7 +41,7 @@ STOPPED_SECONDS = 3.0  # after the grace, what does not end is left behind
 log = logging.getLogger("penstock.worker")
 
 
-class Worker(WorkerObserver):
+class Worker:
     """Owns the loop of one worker. Does not renew its lease, and knows no signals."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Worker(WorkerObserver):
         self._correlation = Correlation(config.run_id)
         self.totals = Totals()
         self._observers = parts.observers
-        self._name = Registration(config, tuple(sorted(self._tasks)), parts)
+        self._registration = Registration(config, tuple(sorted(self._tasks)), parts)
         self._completer = Completer(parts.store, parts.retry, parts.loop, self.totals, self)
         self._window = PrefetchWindow(
             config.run_id,
@@ -76,10 +76,12 @@ class Worker(WorkerObserver):
         )
         scheduler, providers = self._window.scheduler, parts.providers
         lending = None if providers is None else providers.connect(scheduler, config.slots)
-        self._executor = JobExecutor(self._tasks, config.slots, parts, scheduler, lending)
+        self._executor = JobExecutor(
+            self._tasks, config.slots, parts, scheduler, self._ended, lending
+        )
         self._window.connect(self._executor)
         jobs = self._window, self._executor, self._completer
-        self._lease_loop = LeaseLoop(config, parts, self._name, *jobs)
+        self._lease_loop = LeaseLoop(config, parts, self._registration, *jobs)
         self.hold = BudgetHold(config.run_id, parts.store, parts.clock, self._window.hold_back)
         self._drain = Drain(config, parts, tasks, self.hold, *jobs, self._lease_loop)
         self._core = WorkerCore(
@@ -88,37 +90,32 @@ class Worker(WorkerObserver):
         self._log = AttemptLog(parts.events, config.run_id, self._tasks)
         self._status = StatusRow(self._core)
         self._record = RunRecord(self._core, CapacityRecord(self._core, self._status))
-        self._observers.subscribe(self._all_observers())
+        self._cancellations = Cancellations(self._core, self._status)
+        self._maintenance = Maintenance(self._core)
+        self._recycling: Recycling | None = None
+        if parts.recycle is not None:
+            self._recycling = Recycling(parts.clock, self._executor, self.stop, parts.recycle)
+        self._observers.subscribe(
+            (
+                BottleneckProbe(self._core),
+                self._record.capacity,
+                self._record,
+                self._log,
+                self._status,
+            )
+        )
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
         self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
 
-    def _all_observers(self) -> Iterator[WorkerObserver]:
-        """Whoever hears of its events, in this order: an end is first of all to be durable."""
-        yield self._completer
-        if self._parts.providers is not None:
-            yield self.hold
-        yield BottleneckProbe(self._core)
-        yield self._record.capacity
-        yield self._record
-        yield self._window
-        yield self._log
-        yield self._drain
-        yield self
-        yield Cancellations(self._core, self._status)
-        yield Maintenance(self._core)
-        yield self._status
-        if self._parts.recycle is not None:
-            yield Recycling(self._clock, self._executor, self.stop, self._parts.recycle)
-
     def __repr__(self) -> str:
         return f"<Worker {self.worker_id} {self.running} running, {len(self._window)} waiting>"
 
     @property
     def worker_id(self) -> WorkerId:
-        return self._name.worker_id
+        return self._registration.worker_id
 
     @property
     def running(self) -> int:
@@ -142,7 +139,7 @@ class Worker(WorkerObserver):
                 await self._parts.providers.end()
 
     async def _run(self) -> Totals:
-        self._name.losing = True  # nothing is ours before we have a name
+        self._registration.losing = True  # nothing is ours before we have a name
         self._loop.spawn(self._sign_on())
         ticker = self._loop.spawn(self._tick())
         try:
@@ -210,7 +207,7 @@ class Worker(WorkerObserver):
         self._loop.cancel()
         await asyncio.gather(
             self._record.end(self.worker_id, self.stops),
-            self._name.sign_off(bodies_left=bool(left or self._executor.abandoned)),
+            self._registration.sign_off(bodies_left=bool(left or self._executor.abandoned)),
         )
 
     async def _tick(self) -> None:
@@ -225,27 +222,33 @@ class Worker(WorkerObserver):
             self._stop_hopeless()
             if self._completer.failed is not None:
                 self._loop.fail(self._completer.failed)
-            self._observers.ticked(self._tick_now(late_seconds))
+            self._look_around(late_seconds)
             if self._window.shrink():
                 self._lease_loop.look_again()
             self._loop.wake()
             deadline = self._executor.next_deadline()
-            if not self._name.losing:
+            if not self._registration.losing:
                 deadline = min(deadline, self._parts.keeper.believed_until())
             now = self._clock.monotonic()
             seconds = min(TICK_SECONDS, max(deadline - now, 0.001))
             await self._clock.sleep(seconds)
             late_seconds = max(self._clock.monotonic() - now - seconds, 0.0)
 
-    def _tick_now(self, late_seconds: float = 0.0) -> Tick:
-        is_registered = not self._name.losing
-        return Tick(self.worker_id, is_registered, self._stopping is not None, late_seconds)
+    def _look_around(self, late_seconds: float = 0.0) -> None:
+        """Tell whoever watches of this tick, and do what is due at one."""
+        is_registered = not self._registration.losing
+        tick = Tick(self.worker_id, is_registered, self._stopping is not None, late_seconds)
+        self._observers.ticked(tick)
+        self._cancellations.ticked(tick)
+        self._maintenance.ticked(tick)
+        if self._recycling is not None:
+            self._recycling.ticked(tick)
 
     def _lose(self) -> None:
         """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
-        if self._name.losing:
+        if self._registration.losing:
             return  # the tick and a lease call may both notice it
-        self._name.losing = True
+        self._registration.losing = True
         log.error(
             "The lease of worker %s could not be renewed in time; its jobs are given up and it "
             "starts anew.",
@@ -260,22 +263,22 @@ class Worker(WorkerObserver):
 
     async def _sign_on(self) -> None:
         first = not self.worker_id
-        await self._name.sign_on()
+        await self._registration.sign_on()
         if first and self._parts.begin is not None:
             await self._parts.begin()
         if first and self._parts.providers is not None:
             await self._parts.providers.begin()
         self._is_ready = True
-        self._observers.ticked(self._tick_now())  # the run is known before it takes a job
+        self._look_around()  # the run is known before it takes a job
         if first:
             self._parts.events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
         self._loop.wake()
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
-        if self._name.is_lost:
+        if self._registration.is_lost:
             self._lose()
-        ours = self._is_ready and not self._name.losing
+        ours = self._is_ready and not self._registration.losing
         goes_on = ours and self._stopping is None and self._completer.takes_more
         if goes_on:
             self._window.scheduler.turn()
@@ -288,7 +291,15 @@ class Worker(WorkerObserver):
             self._drain.look_if_idle(self.worker_id)
         self._observers.turned(goes_on)
 
-    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+    def _ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """An attempt has ended: first of all its end is to be durable."""
+        if end is not None:
+            self._completer.add(end)
+        if self._parts.providers is not None:
+            self.hold.ended(attempt, end)
+        self._window.ended(attempt)
+        self._drain.ended(attempt)
+        self._observers.ended(attempt, end)
         kind = self._tasks[attempt.job.task].kind
         self._end_run(kind.ended(attempt.job, end))
         self._loop.wake()

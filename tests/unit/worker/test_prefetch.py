@@ -322,7 +322,7 @@ def test_what_waits_in_vain_is_given_back_when_bodies_become_slow() -> None:
     fast = cast("Attempt", SimpleNamespace(task=SimpleNamespace(kind="async")))
     for _ in range(1_000):  # 1,000 per second
         desk.clock.advance(0.001)
-        desk.window.ended(fast, None)
+        desk.window.ended(fast)
     desk.add(*(job(f"a{n}", "a") for n in range(90)), *(job(f"b{n}", "b") for n in range(2)))
     desk.window.scheduler.turn()
 
