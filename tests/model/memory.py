@@ -114,8 +114,8 @@ class MemoryStore(DatasetOperations):
         self._tables.workers[worker.id] = WorkerRow(worker, expires_at, self._now())
 
     @operation
-    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> frozenset[WorkerId]:
-        alive = [row for row in map(self._alive, workers) if row is not None]
+    def beat(self, worker_ids: Sequence[WorkerId], ttl_seconds: float) -> frozenset[WorkerId]:
+        alive = [row for row in map(self._alive, worker_ids) if row is not None]
         for row in alive:
             row.expires_at = max(row.expires_at, self._lease_clock() + to_micros(ttl_seconds))
         return frozenset(row.info.id for row in alive)

@@ -372,7 +372,9 @@ class JobStore(Protocol):
         """Make a worker known and alive for `ttl_seconds`; unpark every lane."""
         ...
 
-    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
+    def beat(
+        self, worker_ids: Sequence[WorkerId], ttl_seconds: float
+    ) -> Reply[frozenset[WorkerId]]:
         """Prolong workers that are still alive; the answer names those. None is revived."""
         ...
 

@@ -34,13 +34,15 @@ class SlowStore(InProcessStore):
         self.before: Callable[[], None] = lambda: None
         self.asked: list[list[WorkerId]] = []
 
-    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
-        self.asked.append(list(workers))
+    def beat(
+        self, worker_ids: Sequence[WorkerId], ttl_seconds: float
+    ) -> Reply[frozenset[WorkerId]]:
+        self.asked.append(list(worker_ids))
         self._manual.advance(self.slow_seconds)
         self.before()
         if self.error is not None:
             return Reply.failed(self.error)
-        return super().beat(workers, ttl_seconds)
+        return super().beat(worker_ids, ttl_seconds)
 
 
 @pytest.fixture

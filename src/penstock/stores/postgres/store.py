@@ -23,9 +23,7 @@ from penstock.stores.postgres.session import PostgresSession
 from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.postgres.vacuum import DeadRows, Vacuum
 from penstock.stores.protocol import GROUPS_PER_LEASE
-from penstock.stores.sql import enqueue, plans
-from penstock.stores.sql import lease as leasing
-from penstock.stores.sql import workers as registering
+from penstock.stores.sql import enqueue, lease, plans, workers
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.store_future import Reply
@@ -62,7 +60,7 @@ class PostgresStore(SqlStore):
         self._watch = Watch(clock)
         self._reader = PostgresReader(address, queries, clock, self._watch.guard(), schema)
         self._vacuum = Vacuum(address, queries, clock, self._watch.guard(), self._count_dead)
-        self._cursor = leasing.LeaseCursor()
+        self._cursor = lease.LeaseCursor()
         self._lease_calls = 0  # counted by the writer
         self._last_request: LeaseRequest | None = None
         self._listener: Listener | None = None
@@ -82,9 +80,11 @@ class PostgresStore(SqlStore):
     def url(self) -> str:
         return self._address.shown
 
-    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
+    def beat(
+        self, worker_ids: Sequence[WorkerId], ttl_seconds: float
+    ) -> Reply[frozenset[WorkerId]]:
         """On a connection of its own: no load and no lock of ours keeps a worker from living."""
-        return self._beats.submit(lambda tx: registering.beat(tx, workers, ttl_seconds))
+        return self._beats.submit(lambda tx: workers.beat(tx, worker_ids, ttl_seconds))
 
     def beat_locks(self, run_id: str, ttl_seconds: float) -> Reply[bool]:
         return self._beats.submit(lambda tx: plans.beat_locks(tx, run_id, ttl_seconds))
@@ -114,7 +114,7 @@ class PostgresStore(SqlStore):
     def _lease(self, tx: PostgresTransaction, request: LeaseRequest) -> LeaseBatch:
         self._sessions[0].expect(None)
         tx.ask_ahead(*self._first_questions(request, tx.boot.boot_id, tx.boot.at))
-        batch = leasing.lease(tx, request, self._cursor)
+        batch = lease.lease(tx, request, self._cursor)
         self._vacuum.leased(len(batch.jobs))
         self._lease_calls += 1
         if self._lease_calls % LEASES_BETWEEN_MERGES == 0:

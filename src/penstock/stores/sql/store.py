@@ -59,9 +59,10 @@ from penstock.stores.protocol import (
     SliceRow,
     check_run,
 )
-from penstock.stores.sql import ack as ending
 from penstock.stores.sql import (
+    ack,
     dead_workers,
+    enqueue,
     journal,
     operator,
     plans,
@@ -69,9 +70,8 @@ from penstock.stores.sql import (
     schedules,
     slices,
     views,
+    workers,
 )
-from penstock.stores.sql import enqueue as enqueueing
-from penstock.stores.sql import workers as registration
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sql.views import SqlReader
 from penstock.stores.store_future import Reply
@@ -169,9 +169,11 @@ class SqlStore(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def beat(self, workers: Sequence[WorkerId], ttl_seconds: float) -> Reply[frozenset[WorkerId]]:
+    def beat(
+        self, worker_ids: Sequence[WorkerId], ttl_seconds: float
+    ) -> Reply[frozenset[WorkerId]]:
         return self._writer.submit(
-            lambda tx: registration.beat(tx, workers, ttl_seconds), urgent=True
+            lambda tx: workers.beat(tx, worker_ids, ttl_seconds), urgent=True
         )
 
     @abstractmethod
@@ -198,7 +200,7 @@ class SqlStore(ABC):
         # written.
         atomic = any(job.after for job in jobs)
         return self._writer.submit(
-            lambda tx: enqueueing.enqueue(tx, jobs),
+            lambda tx: enqueue.enqueue(tx, jobs),
             atomic=atomic,
             lazy=len(jobs) == 1,
             opening=self._opening(jobs),
@@ -210,19 +212,19 @@ class SqlStore(ABC):
 
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
         return self._writer.submit(
-            lambda tx: registration.register(tx, worker, ttl_seconds), atomic=True
+            lambda tx: workers.register(tx, worker, ttl_seconds), atomic=True
         )
 
     def ack(self, worker: WorkerId, ends: Sequence[JobEnd]) -> Reply[list[Verdict]]:
-        return self._writer.submit(lambda tx: ending.ack(tx, worker, ends), atomic=True)
+        return self._writer.submit(lambda tx: ack.ack(tx, worker, ends), atomic=True)
 
     def fail_and_retry(
         self, worker: WorkerId, failures: Sequence[JobFailure]
     ) -> Reply[list[Verdict]]:
-        return self._writer.submit(lambda tx: ending.fail_and_retry(tx, worker, failures))
+        return self._writer.submit(lambda tx: ack.fail_and_retry(tx, worker, failures))
 
     def release(self, worker: WorkerId, refs: Sequence[JobRef]) -> Reply[int]:
-        return self._writer.submit(lambda tx: ending.release(tx, worker, refs))
+        return self._writer.submit(lambda tx: ack.release(tx, worker, refs))
 
     def reap(
         self,
@@ -269,7 +271,7 @@ class SqlStore(ABC):
         return self._read(lambda: views.would_purge(self._reader, before))
 
     def void_leases(self, above: int) -> Reply[int]:
-        return self._writer.submit(lambda tx: registration.void_leases(tx, above))
+        return self._writer.submit(lambda tx: workers.void_leases(tx, above))
 
     def stats(self) -> Reply[Stats]:
         return self._read(lambda: self._reader.stats(*self._times()))
@@ -302,19 +304,19 @@ class SqlStore(ABC):
         return self._read(lambda: dict(self._reader.rows("list_holders", limit)))
 
     def set_cap(self, limit_key: str, cap: int | None) -> Reply[None]:
-        return self._writer.submit(lambda tx: registration.set_cap(tx, limit_key, cap))
+        return self._writer.submit(lambda tx: workers.set_cap(tx, limit_key, cap))
 
     def publish(self, worker: WorkerId, document: str) -> Reply[None]:
-        return self._writer.submit(lambda tx: registration.publish(tx, worker, document))
+        return self._writer.submit(lambda tx: workers.publish(tx, worker, document))
 
     def workers(self) -> Reply[list[WorkerView]]:
         return self._read(lambda: self._reader.workers(self._times()[1]))
 
     def set_paused(self, paused: bool) -> Reply[None]:
-        return self._writer.submit(lambda tx: registration.set_paused(tx, paused))
+        return self._writer.submit(lambda tx: workers.set_paused(tx, paused))
 
     def save_learned(self, limits: Mapping[ProviderModelKey, str]) -> Reply[None]:
-        return self._writer.submit(lambda tx: registration.save_learned(tx, limits))
+        return self._writer.submit(lambda tx: workers.save_learned(tx, limits))
 
     def learned(self) -> Reply[list[StoredLimit]]:
         return self._read(self._reader.learned)
@@ -323,10 +325,10 @@ class SqlStore(ABC):
         return self._read(lambda: self._reader.inbox(worker))
 
     def ask(self, worker: WorkerId, ref: JobRef) -> Reply[int]:
-        return self._writer.submit(lambda tx: registration.ask(tx, worker, ref))
+        return self._writer.submit(lambda tx: workers.ask(tx, worker, ref))
 
     def answer(self, question: int, document: str) -> Reply[bool]:
-        return self._writer.submit(lambda tx: registration.answer(tx, question, document))
+        return self._writer.submit(lambda tx: workers.answer(tx, question, document))
 
     def answer_to(self, question: int) -> Reply[str | None]:
         return self._read(lambda: self._reader.first("read_answer", question))

@@ -79,12 +79,14 @@ def register(tx: Transaction, worker: WorkerInfo, ttl_seconds: float) -> None:
         tx.made_work = True
 
 
-def beat(tx: Transaction, workers: Sequence[WorkerId], ttl_seconds: float) -> frozenset[WorkerId]:
+def beat(
+    tx: Transaction, worker_ids: Sequence[WorkerId], ttl_seconds: float
+) -> frozenset[WorkerId]:
     """Prolong those that are still alive."""
     until = tx.boot.at + round(ttl_seconds * MICROSECONDS)
     alive = frozenset(
         worker
-        for worker in workers
+        for worker in worker_ids
         if tx.run("beat_worker", worker, tx.boot.boot_id, tx.boot.at, until)
     )
     failpoints.hit("beat.in_tx")

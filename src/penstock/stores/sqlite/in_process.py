@@ -21,7 +21,7 @@ from penstock.clock import BootTime, Clock, to_micros
 from penstock.errors import PenstockError
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import closed
-from penstock.stores.sql import lease as leasing
+from penstock.stores.sql import lease
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.open import known_steps, statements
@@ -47,7 +47,7 @@ class InProcessStore(SqlStore):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        self._cursor = leasing.LeaseCursor()
+        self._cursor = lease.LeaseCursor()
         connection = _connection()
         self._reader = SqliteReader(_PLACE, connection, statements(), len(known_steps()))
         self._writer = _InlineWriter(connection, self._reader.lock, self._times, self._committed)
@@ -57,7 +57,7 @@ class InProcessStore(SqlStore):
         return "memory:"
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
-        reply = self._writer.submit(lambda tx: leasing.lease(tx, request, self._cursor))
+        reply = self._writer.submit(lambda tx: lease.lease(tx, request, self._cursor))
         with suppress(PenstockError):
             if not reply.result().more:  # all that was made so far has been seen
                 self._waiters.saw()

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.model.lease import LeaseBatch, LeaseRequest
 from penstock.stores.group_commit import FINAL, GroupCommit
-from penstock.stores.sql import lease as leasing
+from penstock.stores.sql import lease
 from penstock.stores.sql.statements import Migration
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Transaction
@@ -92,7 +92,7 @@ class SqliteStore(SqlStore):
         self._reader = reader
         self._clock = clock
         self._boot_clock = boot_clock
-        self._cursor = leasing.LeaseCursor()
+        self._cursor = lease.LeaseCursor()
         self._watch: WalWatch | None = None
         self._seen_data_version = 0
         self._writer = writer(self._committed)
@@ -136,7 +136,7 @@ class SqliteStore(SqlStore):
         return f"sqlite:///{self._path}"
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
-        return self._writer.submit(lambda tx: leasing.lease(tx, request, self._cursor), atomic=True)
+        return self._writer.submit(lambda tx: lease.lease(tx, request, self._cursor), atomic=True)
 
     def _watch_on(self, loop: asyncio.AbstractEventLoop) -> WalWatch:
         if self._watch is None or self._watch.loop is not loop:
