@@ -47,12 +47,12 @@ class Dependants:
                 continue
             for edge in job.after:
                 if edge.key == job.key:
-                    raise EnqueueRefused(f"Job {job.key!r} shall run after itself.")
+                    raise EnqueueRefused(f"Job {job.key!r} is to run after itself.")
                 if kind_of_name(edge.key) is JobKind.TICK:
                     raise no_end(job.key, edge.key)
                 if edge.key not in known and edge.key not in earlier:
                     raise EnqueueRefused(
-                        f"Job {job.key!r} shall run after {edge.key!r}, which is neither in the "
+                        f"Job {job.key!r} is to run after {edge.key!r}, which is neither in the "
                         "store nor earlier in the batch. Enqueue it first, or correct the key."
                     )
             earlier.add(job.key)

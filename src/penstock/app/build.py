@@ -34,7 +34,7 @@ class BuildOptions(TypedDict, total=False):
     force: bool  # build what is up to date as well
     eager: bool  # start each job as soon as what it needs is there, and commit it by itself
     fail_fast: bool  # begin nothing more after a level in which something failed
-    yes: bool  # however many slices it may be
+    yes: bool  # more than SLICES_UNASKED_MAX slices are allowed
 
 
 def build_request(
@@ -51,8 +51,8 @@ def build_request(
         raise UsageError("A build needs at least one target: the name of a dataset.")
     if options.get("eager") and options.get("fail_fast"):
         raise UsageError(
-            "An eager build has no levels, after one of which fail-fast could stop; leave out "
-            "one of the two."
+            "An eager build has no levels, so fail-fast has nowhere to stop; leave out one of the "
+            "two."
         )
     ranges = tuple(_range(datasets[name].calendar, start, end, now) for name in names)
     return BuildRequest(targets=names, ranges=ranges, **options)

@@ -89,14 +89,14 @@ JsonOption = Annotated[
 
 
 def only_utf8(typed: str | list[str] | None) -> str | list[str] | None:
-    """Refuse bytes that are not UTF-8, in a key or a name: no store holds such a one."""
+    """Refuse a key or name that is not UTF-8: no store can hold one."""
     for text in [typed] if isinstance(typed, str) else typed or ():
         try:
             text.encode()
         except UnicodeEncodeError:
             shown = repr(text[:SHOWN_MAX])
             raise UsageError(
-                f"{shown} is not UTF-8, so nothing is called so; correct it."
+                f"{shown} is not UTF-8, so nothing can have that name; correct it."
             ) from None
     return typed
 

@@ -231,12 +231,11 @@ def _model(provider: str, name: str, said: object) -> ModelOptions:
         for field in said:
             if field not in known:
                 raise UsageError(
-                    f"{field!r} is nothing that can be said about {about}; known are "
-                    f"{', '.join(known)}."
+                    f"{field!r} is not an option of {about}; the options are {', '.join(known)}."
                 )
         options = ModelOptions(**said)
     if not isinstance(options, ModelOptions):
-        raise UsageError(f"What is said about {about} is a mapping, got {said!r:.200}.")
+        raise UsageError(f"The options of {about} must be a mapping, got {said!r:.200}.")
     _check(about, options)
     return options
 

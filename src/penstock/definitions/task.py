@@ -48,7 +48,7 @@ def parameters_of(what: str, function: Callable[..., Any]) -> list[inspect.Param
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         raise UsageError(
-            f"{what} is no function whose parameters can be read; wrap it in one that has them."
+            f"{what} has parameters that cannot be read; wrap it in a function that declares them."
         ) from None
 
 

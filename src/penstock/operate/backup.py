@@ -40,7 +40,7 @@ class Restore:
         _refuse_server(
             url,
             "is restored by PostgreSQL's own tools, such as pg_restore; then run 'penstock restore "
-            "--after-pg-restore', so that nobody from before owns anything",
+            "--after-pg-restore', which voids every lease from before the restore",
         )
         self._url = url
         self._file = file

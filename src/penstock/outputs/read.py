@@ -195,8 +195,8 @@ class Slices:
         """The content of the only slice, of a dataset whose function returns bytes."""
         if len(self._outputs) != 1:
             raise UsageError(
-                f"bytes() is of one slice, and here are {len(self)} of {self.dataset}: "
-                "take them one by one with a loop, or with of(at)."
+                f"bytes() reads exactly one slice, and these are {len(self)} of {self.dataset}: "
+                "take them one by one in a loop, or with of(at)."
             )
         return read_raw(self._root, self._given.named, self._outputs[0])
 

@@ -147,7 +147,7 @@ def _make_id(folder: int, ids: IdSource, path: str, disk: Disk) -> str:
     disk.sync_folder(folder)
     found = _read_id(folder, path, disk)
     if found is None:
-        raise OutputFailed(f"{path}/{ROOT_FILE} has gone while it was made. Try again.")
+        raise OutputFailed(f"{path}/{ROOT_FILE} vanished right after it was created. Try again.")
     return found
 
 
@@ -223,5 +223,7 @@ def _make_owner(folder: int, root: OutputRoot, owner: str) -> str:
     root.disk.sync_folder(folder)
     found = _owner(folder, root)
     if found is None:
-        raise OutputFailed(f"{root.path}/{OWNER_FILE} has gone while it was made. Try again.")
+        raise OutputFailed(
+            f"{root.path}/{OWNER_FILE} vanished right after it was created. Try again."
+        )
     return found

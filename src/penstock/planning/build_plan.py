@@ -41,7 +41,7 @@ def plan_build(
 
     Raises:
         UsageError: a name is unknown, a range ends before it starts, a slice needs one that its
-            calendar does not have, or there are more slices than are planned unasked.
+            calendar does not have, or there are more slices than are planned without --yes.
     """
     order = closure(specs, request.targets)
     most = None if request.yes else SLICES_UNASKED_MAX

@@ -48,8 +48,8 @@ class CalendarReader:
 def too_many_slices(what: str, most: int) -> UsageError:
     """The refusal of a request that is larger than people mean it to be."""
     return UsageError(
-        f"This needs {what}, and more than {most:,} slices are not planned unasked: "
-        "ask for a shorter range, or say yes (--yes)."
+        f"This needs {what}, and more than {most:,} must be confirmed: "
+        "ask for a shorter range, or confirm with --yes."
     )
 
 

@@ -41,7 +41,7 @@ DIED = "died"  # the kind of error of a check that ends its process
 
 HINTS = {
     ErrorCategory.NODE: "Is the host up, and can this machine reach it?",
-    ErrorCategory.SERVICE: "It asked for patience for longer than preflight_timeout.",
+    ErrorCategory.SERVICE: "It asked to wait longer than preflight_timeout.",
     ErrorCategory.TIMEOUT: "It did not answer within preflight_timeout.",
 }
 

@@ -67,7 +67,7 @@ GIVE_UP_AFTER_SECONDS = 86_400.0  # one day of waiting for others
 
 
 def is_last(before: int, most: int) -> bool:
-    """Whether an attempt that counts is the last: so many counted before it, so many may count."""
+    """Whether a charged attempt is the last: `before` were charged so far, `most` may be."""
     return before + 1 >= most
 
 

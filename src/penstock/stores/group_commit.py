@@ -136,7 +136,7 @@ class Session(Protocol[TxC]):
         ...
 
     def translated(self, error: BaseException) -> BaseException:
-        """The world's error out of an operation as one of ours; any other as it is."""
+        """Translate a driver's or the system's error into one of ours; others are unchanged."""
         ...
 
     def elapsed(self) -> float:

@@ -93,7 +93,7 @@ class DeadWorkers:
             )
 
     def _try(self, dead: DeadWorker) -> None:
-        """Repeated after a doubt it changes nothing: a worker that has ended holds nothing."""
+        """Report one dead worker. Safe to repeat: a worker that has ended holds nothing."""
         store, worker = self._store, dead.worker
         if dead.in_order:
             while store.retire(worker).result(ANSWER_SECONDS).more:

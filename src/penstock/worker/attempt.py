@@ -348,7 +348,7 @@ def _crashed(
     policy: RetryPolicy,
     rand: Callable[[], float],
 ) -> JobFailure:
-    """It was alone in its process, whose death is its own: a poison job ends by its crashes."""
+    """The failure of a job that ran alone when its process died: a crash that counts as its own."""
     job = attempt.job
     decision = policy.decide_crash(
         crashes=job.crashes, max_crashes=attempt.limits.max_crashes, rand=rand()

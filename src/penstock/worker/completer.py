@@ -81,7 +81,7 @@ class Completer:
         self._task: asyncio.Task[None] | None = None
         self._worker = WorkerId("")
         self._stuck = False  # the store cannot take ends now
-        self._apart = False  # who was refused among others is asked for alone
+        self._apart = False  # a batch was refused: ends with effects go one by one next
         self.failed: Exception | None = None
 
     @property

@@ -176,7 +176,7 @@ class Drain:
             self._say_reason(outlook, _jobs(outlook))
 
     def pause_seconds(self) -> float:
-        """How long until it is worth to look again."""
+        """Seconds until it is worth looking again."""
         outlook = self.outlook
         if not self.ends or outlook is None or outlook.suspects:
             return LOOK_SECONDS

@@ -373,7 +373,10 @@ class LeaseLoop:
             self._completer.add(ref)
         self._unknown.looked()
         if unknown:
-            log.warning("%d job(s) that were leased in vain are given back.", len(unknown))
+            log.warning(
+                "The answer to a lease call was lost; %d job(s) leased by it are released.",
+                len(unknown),
+            )
 
     def _leased(self, batch: LeaseBatch, request: LeaseRequest) -> Awaitable[None] | None:
         failpoints.hit("lease.committed")

@@ -75,7 +75,7 @@ class AsyncTaskScheduler:
         return f"<AsyncTaskScheduler {self.queue!r} {self.controller!r}>"
 
     def turn(self) -> int:
-        """Start everything that may start now; how many that were."""
+        """Start everything that may start now; return how many tasks were started."""
         if self._is_turning:  # whoever was asked or started calls back: one turn at a time
             self._wake()
             return 0

@@ -85,7 +85,7 @@ async def slow(url: str) -> str:
     [
         (5, "is a text or a plain function of the task's arguments, got 5."),
         (slow, "is a text or a plain function of the task's arguments, got <function slow"),
-        (int, "is no function whose parameters can be read; wrap it"),
+        (int, "has parameters that cannot be read; wrap it"),
         (lambda *urls: "x", "asks for the argument 'urls', which the task does not have."),
         ("", "is refused: A limit 'host' has 1 to 256 characters; got 0."),
         ("*", "cannot be '*', which stands for every name in settings."),

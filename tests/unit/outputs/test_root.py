@@ -155,7 +155,7 @@ def test_an_id_that_goes_while_it_is_made_is_told(tmp_path: Path) -> None:
                 self.unlink(folder, ".penstock-root")
             return super().make_folder(folder, name)
 
-    with pytest.raises(OutputFailed, match="has gone while it was made"):
+    with pytest.raises(OutputFailed, match="vanished right after it was created"):
         open_root(tmp_path / "datasets", SystemIds(), Hasty())
 
 

@@ -96,7 +96,7 @@ def test_a_newer_input_makes_exactly_what_needs_it_stale() -> None:
 def test_more_slices_than_are_planned_unasked_need_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_plan, "SLICES_UNASKED_MAX", 11)
 
-    with pytest.raises(UsageError, match=r"more than 11 slices are not planned unasked.*--yes"):
+    with pytest.raises(UsageError, match=r"more than 11 must be confirmed.*--yes"):
         plan_build(MARKET, asked(), nothing_built, NOW)
 
     assert plan_build(MARKET, asked(yes=True), nothing_built, NOW).jobs == 11

@@ -188,13 +188,13 @@ class RequestFairQueue:
                 continue
             head = line.head()
             if head is None:
-                raise InternalError("A line in which requests wait has none that is first.")
+                raise InternalError("A line has waiting requests but none is first.")
             place = (self._tags[line.group], head.sequence)
             if place == line.place:
                 return head
             line.place = place
             heapreplace(heap, (*place, line))
-        raise InternalError("A domain in which requests wait has none that is next.")
+        raise InternalError("A domain has waiting requests but none is next.")
 
     def _take_out(self, waiter: RequestWaiter) -> None:
         line = waiter.line

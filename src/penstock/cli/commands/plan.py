@@ -40,9 +40,7 @@ EndOption = Annotated[
         "--to", metavar="D", help='The first moment that is not asked for; or "now", "today".'
     ),
 ]
-YesOption = Annotated[
-    bool, typer.Option("--yes", help="However many slices it may be; over a million are asked for.")
-]
+YesOption = Annotated[bool, typer.Option("--yes", help="Allow more than a million slices.")]
 
 
 def plan(

@@ -290,14 +290,14 @@ class PaidCall:
         if refusal.price_is_missing:
             text = (
                 f"A call of {where} was not sent: [{budget.name}] counts dollars, and its price is "
-                f"not known; say {refusal.price_setting}, and run again."
+                f"not known; set {refusal.price_setting}, and run again."
             )
         else:
             short = refusal.short
             text = (
-                f"A call of {where} may need {short.format_amount(refusal.asked)}, of "
-                f"[{budget.name}] there is {short.format_amount(refusal.left)} left: it was not "
-                f"sent; raise {short.settings}, and run again."
+                f"A call of {where} was not sent: it may need "
+                f"{short.format_amount(refusal.asked)}, and [{budget.name}] has only "
+                f"{short.format_amount(refusal.left)} left; raise {short.settings}, and run again."
             )
         error = BudgetUsedUp(text, budget.name)
         self._calls.over_budget, self._calls.refusal = error, refusal

@@ -336,7 +336,9 @@ class PostgresTransaction(Transaction):
             if not missing:
                 return
         self._lanes.forget(missing)
-        raise Contended("Lanes were forgotten as often as they were made known, or are gone.")
+        raise Contended(
+            "Lanes were removed each time that they were refreshed, or no longer exist."
+        )
 
     def _begin_behind(self, lane_ids: Sequence[int]) -> None:
         """Jobs became ready: a lease begins at the front of the lane, unless all are behind."""
@@ -385,7 +387,7 @@ class PostgresTransaction(Transaction):
         self.ask_ahead(*questions)
 
     def _may_wait(self) -> bool:
-        """Whether we hold nothing that somebody may wait for whom we would wait for."""
+        """Whether waiting for a lock cannot deadlock: we hold no lock that others wait for."""
         return not (self._counted or self._counts_all or self._holds_lanes or self._walks)
 
     def spend_alone(self, accounts: Sequence[Account]) -> None:

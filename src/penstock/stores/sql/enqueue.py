@@ -188,14 +188,14 @@ def _link(
                 if edge.key in batch:
                     raise Contended(f"Another process was accepting {edge.key!r} just now.")
                 raise EnqueueRefused(
-                    f"Job {job.key!r} shall run after {edge.key!r}, but no such job exists. "
-                    f"Enqueue that one first, or correct the key."
+                    f"Job {edge.key!r} does not exist, but job {job.key!r} is to run after it. "
+                    f"Enqueue it first, or correct the key."
                 )
             parent_id, row_state = parents[edge.key]
             if parent_id >= child_id:
                 raise EnqueueRefused(
-                    f"Job {job.key!r} shall run after {edge.key!r}, which is itself or comes "
-                    f"later in the batch. Put what comes first in front."
+                    f"Job {job.key!r} is to run after {edge.key!r}, which is the same job or comes "
+                    f"later in the batch. Put a job behind those that it runs after."
                 )
             state = states.get(parent_id, RowState(row_state))
             if state < RowState.DONE:
@@ -257,6 +257,6 @@ def upstream_error(parent_state: int, parent_key: str) -> AttemptError:
 def no_end(key: str, unit: str) -> EnqueueRefused:
     """Why a job cannot wait for a unit."""
     return EnqueueRefused(
-        f"Job {key!r} shall run after {unit!r}, a unit of a schedule, which never ends. Let the "
+        f"Job {key!r} cannot run after {unit!r}: a unit of a schedule never ends. Let the "
         "schedule enqueue the job."
     )

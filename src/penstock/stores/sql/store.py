@@ -124,7 +124,7 @@ class Waiters:
         self.wake()
 
     def wake(self) -> None:
-        """Wake all, who shall look for themselves whether there is."""
+        """Wake all waiters; each checks for itself whether there is work."""
         with self._lock:
             for wake in self._wakes:
                 with suppress(RuntimeError):  # its loop is closed

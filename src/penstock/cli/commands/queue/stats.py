@@ -94,10 +94,10 @@ def lines_of(
 
 
 def _due(due_at: int, now_at: int) -> str:
-    """When what was put off goes on; what is due already waits for somebody to take it."""
+    """When the next delayed job is due; one that is overdue waits for a worker."""
     if due_at > now_at:
         return f"The next delayed job is due at {iso_time(due_at)}."
-    return f"A job that was delayed is due since {iso_time(due_at)}: who works next takes it up."
+    return f"A delayed job has been due since {iso_time(due_at)} and waits for a worker."
 
 
 def _every_state(counts: Mapping[JobState, int]) -> dict[str, int]:
