@@ -147,7 +147,7 @@ class ErrorCategory(StrEnum):
 
 
 class AttemptError(msgspec.Struct, frozen=True):
-    """Why an attempt did not end well, for people: bounded and redacted, whoever makes it."""
+    """Why an attempt failed, for people. Bounded in length and redacted here, whoever makes it."""
 
     category: ErrorCategory
     kind: str  # the exception's class, or a word

@@ -57,7 +57,7 @@ def test_a_provider_is_found_by_its_name() -> None:
         ({"tpm": 5e-324}, "tpm of provider 'ai' is a number from 1e-09 to 1e+12, got 5e-324"),
         ({"algorithm": "magic"}, "algorithm of provider 'ai' is 'adaptive' or 'aimd', got 'magic'"),
         ({"models": ["m"]}, "models of provider 'ai' is a mapping such as"),
-        ({"models": {"m": 3}}, "said about model 'm' of provider 'ai' is a mapping, got 3"),
+        ({"models": {"m": 3}}, "options of model 'm' of provider 'ai' must be a mapping, got 3"),
         ({"models": {"m": {"rmp": 3}}}, "'rmp' is not an option of model 'm'"),
         ({"models": {"m": {"rpm": -1}}}, "rpm of model 'm' of provider 'ai' is a number from"),
         ({"models": {"": {}}}, "A model name of provider 'ai' has 1 to"),

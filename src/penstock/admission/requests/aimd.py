@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AIMD: the limit rises by one after many successes and falls by a factor at a refusal."""
+"""AIMD: the limit rises by one after many successes and falls by a factor at a refusal (429)."""
 
 from __future__ import annotations
 
@@ -112,6 +112,7 @@ class Aimd:
     def _refused(
         self, now: float, mark: AimdMark, ending: RequestReleaseOutcome
     ) -> Sequence[LimitChange]:
+        """Handle a refusal (HTTP 429): begin the cool-down, and lower the limit once per burst."""
         self.consecutive_refusals += 1
         rest = ending.retry_after_seconds
         if rest is None or (not rest and self._limit == 1):  # less often is all that is left

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A circuit breaker: stops requests while a provider fails, and lets single ones probe it."""
+"""A circuit breaker: stops requests while a provider fails, and lets single ones probe it.
+
+Only limits of the algorithm `adaptive` have one; those of `aimd` have none.
+"""
 
 from __future__ import annotations
 

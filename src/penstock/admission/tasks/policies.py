@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task admission policies: strict fair shares, bounded borrowing, pressure of providers."""
+"""Task admission policies: strict fair shares, bounded borrowing, pressure of providers.
+
+Shares by weight: these bound what a group holds at once; `queue.py` orders the groups, and
+`stores/sql/lease.py` divides what is leased between them.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,9 @@ the time in which others did, and one that waits for it loses none.
 
 A denied task is not tried again before what it waits for changes: `reopen` says so. Selecting and
 committing costs O(log groups), whatever is queued.
+
+Shares by weight are decided in three places: here in which order groups are served, in
+`policies.py` how much a group may hold at once, in `stores/sql/lease.py` what a worker leases.
 """
 
 from __future__ import annotations

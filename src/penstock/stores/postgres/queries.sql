@@ -729,7 +729,8 @@ update penstock.ready_lanes set parked_on = null where parked_on is not null and
 
 -- end_jobs --
 -- Ends leased jobs under their tokens: arrays of id, token, row_state, result, error, started_at, ended_at, then the
--- worker; answers which were ended. Differs from sqlite because an ended job moves to where ends are kept.
+-- worker; answers which were ended. Fencing: the token must be the job's current one. Differs from sqlite because an
+-- ended job moves to where ends are kept.
 with gone as (
     delete from penstock.hot using unnest(
         $1::bigint[], $2::bigint[], $3::smallint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[]

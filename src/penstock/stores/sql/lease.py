@@ -3,6 +3,8 @@
 
 A skip-scan over lane rows from a rotating cursor: its cost knows neither the backlog nor what is
 finished. Groups share the limit by weight; inside a group jobs come by priority, due time and id.
+
+Shares by weight inside a worker are those of `admission/tasks/queue.py` and `policies.py`.
 """
 
 from __future__ import annotations

@@ -483,7 +483,7 @@ update lanes set parked_on = null where parked_on is not null
 
 -- end_jobs --
 -- Ends leased jobs under their tokens; ?1 = [[id, token, row_state, result, error, started_at, ended_at, outcome], …],
--- ?2 = worker. The caller compares the number of rows changed.
+-- ?2 = worker. Fencing: the token must be the job's current one; the caller compares the number of rows changed.
 update jobs set
     row_state = ended.value ->> 2, result = ended.value ->> 3, error = ended.value ->> 4,
     started_at = ended.value ->> 5, finished_at = ended.value ->> 6, updated_at = ended.value ->> 6,
@@ -492,7 +492,7 @@ from jsonb_each(?1) as ended
 where jobs.id = ended.value ->> 0 and +jobs.token = ended.value ->> 1 and +jobs.worker = ?2 and +jobs.row_state = 4
 
 -- end_job --
--- The same for one job, to see which of a batch is stale.
+-- The same for one job, to see which of a batch is stale. Fencing: the token must be the job's current one.
 update jobs set
     row_state = ?3, result = ?4, error = ?5, started_at = ?6, finished_at = ?7, updated_at = ?7, ended_token = token,
     worker = null, solo = 0, losses = 0, deferred_since = null

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The algorithm `adaptive`: finds a provider's concurrency or rate limit from its outcomes.
 
+A refusal (HTTP 429, rate limited) lowers the window or the rate: see `Adaptive._refused`.
 One object per provider's model, shared by its domains. Each part owns one idea; this file says in
 which order they are asked, and what each outcome means to them.
 """
@@ -382,6 +383,7 @@ class Adaptive:
     # ── A refusal ─────────────────────────────────────────────────────────────────────────────
 
     def _refused(self, now: float, mark: AdaptiveMark, retry_after: float) -> None:
+        """Handle a refusal (HTTP 429): pause, and lower the window or the rate once per epoch."""
         self.consecutive_refusals += 1
         self._was_refused = True
         self._mode.not_accepted(mark.tokens)

@@ -273,11 +273,11 @@ class Window:
         is_drained: bool = False,
         is_costly: bool = False,
     ) -> None:
-        """Fall after the refusal of a request that was sent with so many in flight.
+        """Lower the window after a refusal (HTTP 429) of a request sent with so many in flight.
 
         `transit` is the part of a request's life in which it is on its way: it blurs the count.
         `is_drained`: a pause has just emptied the provider, so that the count is believed.
-        `is_costly`: another refusal soon would cost more than to be careful.
+        `is_costly`: another refusal soon would cost more than being careful.
         """
         level = float(max(1, in_flight_before))
         agrees = self.agrees(in_flight_before)
