@@ -275,10 +275,10 @@ MUTANTS = (
         (("old_jobs", "child.row_state < 5", "child.row_state < 0"),),
     ),
     Mutant(
-        "a body that was given up is still heard",
+        "a detached body is still heard",
         "tests.simulation.test_worker_lease:"
         "test_a_lost_attempt_that_swallows_cancellation_does_not_hold_a_drain",
-        place="penstock.worker.executor.JobExecutor.abandon_all",
+        place="penstock.worker.executor.JobExecutor.detach_all",
         wrap=lambda _: lambda slots: [],
     ),
     Mutant(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-ABANDON_SECONDS = 0.5
+DETACH_SECONDS = 0.5
 PATIENCE_SECONDS = 0.5
 OVERDUE_SECONDS = 1.5
 
@@ -18,7 +18,7 @@ def main() -> None:
     from penstock.supervisor import worker_handle
     from penstock.worker import executor, recycling
 
-    executor.ABANDON_SECONDS = ABANDON_SECONDS
+    executor.DETACH_SECONDS = DETACH_SECONDS
     recycling.PATIENCE_SECONDS = PATIENCE_SECONDS
     worker_handle.OVERDUE_SECONDS = OVERDUE_SECONDS
     worker_handle.worker_command[:] = [sys.executable, "-m", "tests.faults.quick", "worker"]

@@ -184,7 +184,7 @@ def test_f53_a_thread_that_never_ends_is_given_up_and_its_worker_replaced(shop: 
     assert job.last_error.category is ErrorCategory.TIMEOUT
     assert all(shop.job(key).state is JobState.DONE for key in neighbours)
     assert all(count == 1 for count in shop.starts().values())
-    assert "'spins-0' of task 'spins' was given up and still runs" in err
+    assert "'spins-0' of task 'spins' was detached and still runs" in err
     assert shop.store.check().result() == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from penstock import Context, Penstock, Skip
 from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import ERROR_BYTES_MAX, ErrorCategory, JobState, NewJob
-from penstock.worker.executor import ABANDON_SECONDS
+from penstock.worker.executor import DETACH_SECONDS
 from penstock.worker.parts import Stopping
 from penstock.worker.thread_executor import Done
 from penstock.worker.worker import TICK_SECONDS
@@ -443,7 +443,7 @@ def test_a_cancelled_attempt_that_ends_within_patience_frees_its_slot_after_its_
         try:
             await asyncio.sleep(1000)
         finally:
-            await asyncio.sleep(ABANDON_SECONDS - 1)
+            await asyncio.sleep(DETACH_SECONDS - 1)
             cleaned.append(asyncio.get_running_loop().time())
 
     async def main(world: World) -> None:
@@ -458,7 +458,7 @@ def test_a_cancelled_attempt_that_ends_within_patience_frees_its_slot_after_its_
     simulate(app, main)
 
 
-def test_a_swallowed_cancellation_is_abandoned_and_keeps_its_slot_until_the_body_ends(
+def test_a_swallowed_cancellation_is_detached_and_keeps_its_slot_until_the_body_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = Penstock("attempts")
@@ -485,8 +485,8 @@ def test_a_swallowed_cancellation_is_abandoned_and_keeps_its_slot_until_the_body
         await asyncio.sleep(1)
         world.enqueue("after", "after")
 
-        await asyncio.sleep(10 + ABANDON_SECONDS)
-        assert world.job("deaf").state is JobState.ERROR  # 15 s after its start it is given up
+        await asyncio.sleep(10 + DETACH_SECONDS)
+        assert world.job("deaf").state is JobState.ERROR  # 15 s after its start it is detached
         assert worker.running == 0
         assert len(world.table.snapshot().running) == 1  # but its body still sits in the slot
         await asyncio.sleep(100)
@@ -517,7 +517,7 @@ class SlowThreads:
         """There is nothing to end."""
 
 
-def test_a_thread_past_its_time_limit_is_abandoned_at_once_and_its_late_end_is_not_heard() -> None:
+def test_a_thread_past_its_time_limit_is_detached_at_once_and_its_late_end_is_not_heard() -> None:
     app = Penstock("attempts")
     heard: list[bool] = []
 

@@ -193,7 +193,7 @@ class Runner:
 
     def _task_order(self) -> TaskOrder | None:
         """How other processes get at this app; None if no task asks for one."""
-        if all(task.kind != PROCESS for task in self._registry.all_tasks.values()):
+        if all(task.slot_kind != PROCESS for task in self._registry.all_tasks.values()):
             return None
         address = import_path_of(self._app, self._registry.name)
         return TaskOrder(app=address, folder=str(Path.cwd()), path=tuple(sys.path))

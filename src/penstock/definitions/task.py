@@ -360,7 +360,7 @@ class Task(Generic[P, R]):
                 f"Task {name!r}: executor must be {PROCESS!r} or left out, got "
                 f"{options.executor!r}."
             )
-        self.kind = options.executor or (ASYNC if self.is_async else THREAD)
+        self.slot_kind = options.executor or (ASYNC if self.is_async else THREAD)
         self.codec = ArgumentCodec(name, function, context)
         self._limits = [
             _Limit(name, dimension, value, self.codec.names)
@@ -376,14 +376,14 @@ class Task(Generic[P, R]):
         if options.metadata is not None:
             _check_metadata(name, options.metadata)
         self.endpoints = endpoints_of(name, options.uses)
-        if self.endpoints and self.kind == PROCESS:
+        if self.endpoints and self.slot_kind == PROCESS:
             raise ProviderNotAvailableHere(
                 f"Task {name!r} runs in another process, where no provider is available; leave out "
                 "executor= or uses=."
             )
         self.scheduling = SchedulingDefinition(
             name=name,
-            slot=self.kind,
+            slot=self.slot_kind,
             metadata=options.metadata,
             limit_keys=self._constant_keys,
             endpoints=self.endpoints,

@@ -550,7 +550,7 @@ class ControlStore(Protocol):
     def inbox(self, worker: WorkerId) -> Reply[Inbox]:
         """Leases of a worker that are detached, and the questions it has not answered yet.
 
-        A lease is detached that was cancelled or revoked from outside, or given up by the worker
+        A lease is detached that was cancelled or revoked from outside, or detached by the worker
         itself, while its body may still run. Each holds its limit keys until the worker releases
         or acknowledges it, or is gone itself.
         """

@@ -147,7 +147,9 @@ class Attempt:
         self.request_context: AttemptContext | None = None  # None: there are no providers
         self.stop: Stop | None = None
         self.ended = False  # judged: whatever the body still does is not heard
-        self.is_detached = False  # given up while the body runs: the store must hear of its end
+        self.is_detached = (
+            False  # its lease counts until its body ends: the store must hear of that
+        )
 
     def __repr__(self) -> str:
         return f"<Attempt {self.job.key!r} of {self.job.task}, token {self.job.token}>"

@@ -160,7 +160,7 @@ class Bottleneck:
         self._attempts[ref] = _Attempt()
 
     def left(self, ref: Ref) -> None:
-        """An attempt has ended or was given up; safe to repeat."""
+        """An attempt has ended or was detached; safe to repeat."""
         attempt = self._attempts.pop(ref, None)
         if attempt is not None and attempt.place is not None:
             self._charge()

@@ -34,4 +34,4 @@ class WorkerCore:
     @property
     def slot_kinds(self) -> dict[str, str]:
         """Of each task: the kind of slot that it runs on."""
-        return {name: one.task.kind for name, one in self.tasks.items()}
+        return {name: one.task.slot_kind for name, one in self.tasks.items()}

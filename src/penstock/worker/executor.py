@@ -40,7 +40,7 @@ from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.task_protocol import RunJob
 
-ABANDON_SECONDS = 5.0  # an attempt that does not end this long after it was told to is given up
+DETACH_SECONDS = 5.0  # an attempt that does not end this long after it was told to is detached
 
 START_SECONDS = 60.0  # for a process that has to import the app first
 LENT_PLACES = 2  # in the table, for each slot that may be lent: for who lends and who borrows
@@ -85,10 +85,10 @@ class JobExecutor:
         self._request_contexts: RequestContexts | None = parts.providers
         self._lending = lending
         places = 1 if lending is None else LENT_PLACES
-        self._kinds = [kind for kind, count in counts.items() for _ in range(places * count)]
-        self._free: dict[str, list[int]] = {kind: [] for kind in counts}  # places in the table
-        for slot, kind in enumerate(self._kinds):
-            self._free[kind].append(slot)
+        self._slot_kinds = [one for one, count in counts.items() for _ in range(places * count)]
+        self._free: dict[str, list[int]] = {one: [] for one in counts}  # places in the table
+        for slot, slot_kind in enumerate(self._slot_kinds):
+            self._free[slot_kind].append(slot)
         self._table = parts.table
         self._threads = parts.threads
         self._processes = parts.processes
@@ -102,23 +102,23 @@ class JobExecutor:
         self._create_task = asyncio.get_running_loop().create_task
         # By job and token: a lost lease may still run beside its successor.
         self.running: dict[tuple[int, int], Attempt] = {}
-        self.occupied = 0  # abandoned bodies included
-        #: Bodies that were given up and still run: since when.
-        self.abandoned: dict[Attempt, float] = {}
+        self.occupied = 0  # detached bodies included
+        #: Bodies that still run though their attempts have ended: since when.
+        self.detached: dict[Attempt, float] = {}
 
-    def count(self, kind: str) -> int:
+    def count(self, slot_kind: str) -> int:
         """How many slots of this kind there are."""
-        return self._counts.get(kind, 0)
+        return self._counts.get(slot_kind, 0)
 
     def free(self) -> dict[str, int]:
         """Free slots by kind."""
         lending = self._lending
         if lending is None:
-            return {kind: len(places) for kind, places in self._free.items()}
+            return {one: len(places) for one, places in self._free.items()}
         # Whoever has lent a slot holds a place in the table, and no slot.
         return {
-            kind: max(0, len(places) - (LENT_PLACES - 1) * self._counts[kind] + lending.lent(kind))
-            for kind, places in self._free.items()
+            one: max(0, len(places) - (LENT_PLACES - 1) * self._counts[one] + lending.lent(one))
+            for one, places in self._free.items()
         }
 
     def start(self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation) -> None:
@@ -127,14 +127,16 @@ class JobExecutor:
         If it raises, nothing was started and the lease is the caller's.
         """
         task, limits, kind = self._tasks[job.task]
-        if not self._free[task.kind]:
-            raise InternalError(f"Job {job.key!r} was admitted without a free {task.kind} slot.")
+        if not self._free[task.slot_kind]:
+            raise InternalError(
+                f"Job {job.key!r} was admitted without a free {task.slot_kind} slot."
+            )
         started_at = round(self._clock.now() * MICROSECONDS)
         context = kind.context(job, started_at)
-        slot = self._free[task.kind].pop()
+        slot = self._free[task.slot_kind].pop()
         attempt = Attempt(job, task, limits, slot, lease, started_at, correlation, context)
         deadline = 0.0
-        remote = task.kind == PROCESS and self._processes is not None
+        remote = task.slot_kind == PROCESS and self._processes is not None
         if limits.timeout_seconds is not None:
             deadline = self._clock.monotonic() + limits.timeout_seconds
             if remote:
@@ -175,7 +177,7 @@ class JobExecutor:
             error = raised
         if error is not None:
             self._finish(attempt, None, error)
-        elif attempt.task.kind == PROCESS and self._processes is not None:
+        elif attempt.task.slot_kind == PROCESS and self._processes is not None:
             attempt.aio_task = None
             self._run_process(attempt)
         elif attempt.task.is_async:
@@ -251,8 +253,8 @@ class JobExecutor:
                 exc_info=error,
                 extra={LOG_ATTRIBUTE: attempt.unquoted},
             )
-        if attempt.ended:  # abandoned before; somebody else may have the job by now
-            self.abandoned.pop(attempt, None)
+        if attempt.ended:  # detached before; somebody else may have the job by now
+            self.detached.pop(attempt, None)
             if attempt.is_detached:
                 self._ended(attempt, JobRef(attempt.job.id, attempt.job.token))
             return
@@ -278,7 +280,7 @@ class JobExecutor:
 
     def _free_slot(self, slot: int) -> None:
         self._table.vacate(slot)
-        self._free[self._kinds[slot]].append(slot)
+        self._free[self._slot_kinds[slot]].append(slot)
         self.occupied -= 1
 
     def name_of(self, aio_task: asyncio.Task[object] | None) -> str:
@@ -296,7 +298,7 @@ class JobExecutor:
         )
 
     def enforce_deadlines(self) -> None:
-        """Stop what is over its time; give up what was told and would not."""
+        """Stop what is over its time; detach what was told and would not."""
         self._end_unbegun()
         now = self._clock.monotonic()
         if self._request_contexts is not None:
@@ -304,13 +306,13 @@ class JobExecutor:
         late = [x for x in self.running.values() if x.deadline_monotonic <= now]
         for attempt in late:
             if attempt.stop is not None:
-                self._abandon(attempt)  # it was told, and had its time
+                self._detach(attempt)  # it was told, and had its time
                 continue
             attempt.ask_to_stop(Stop.TIMEOUT)
             if attempt.can_be_stopped:
-                attempt.deadline_monotonic = now + ABANDON_SECONDS
+                attempt.deadline_monotonic = now + DETACH_SECONDS
             else:
-                self._abandon(attempt)
+                self._detach(attempt)
 
     def _add_waits(self, now: float) -> None:
         """The time limit of an attempt stands still while it waits for a permit."""
@@ -325,7 +327,7 @@ class JobExecutor:
 
     def _end_unbegun(self) -> None:
         """A coroutine that is cancelled before its first step never runs, nor tells its end."""
-        for attempt in [*self.running.values(), *self.abandoned]:
+        for attempt in [*self.running.values(), *self.detached]:
             if attempt.aio_task is not None and attempt.aio_task.done():
                 self._finish(attempt, None, asyncio.CancelledError())
 
@@ -337,13 +339,13 @@ class JobExecutor:
                 "Job %r of task %r was cancelled.", attempt.job.key, task_name(attempt.job.task)
             )
             attempt.ask_to_stop(Stop.CANCELLED)
-            attempt.deadline_monotonic = self._clock.monotonic() + ABANDON_SECONDS
+            attempt.deadline_monotonic = self._clock.monotonic() + DETACH_SECONDS
         return attempt is not None
 
-    def _abandon(self, attempt: Attempt) -> None:
+    def _detach(self, attempt: Attempt) -> None:
         late = attempt.stop is Stop.TIMEOUT
         log.error(
-            "Job %r of task %r %s and does not stop; it is given up and keeps its slot until it "
+            "Job %r of task %r %s and does not stop; it is detached and keeps its slot until it "
             "ends.",
             attempt.job.key,
             attempt.job.task,
@@ -356,7 +358,7 @@ class JobExecutor:
             end = failed(attempt, kind, limit, now_at, self._policy, self._rand)
             end.detached = True
         attempt.is_detached = late or attempt.stop is Stop.CANCELLED
-        self.abandoned[attempt] = self._clock.monotonic()
+        self.detached[attempt] = self._clock.monotonic()
         self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
         self._end(attempt, end)
 
@@ -378,12 +380,12 @@ class JobExecutor:
         for attempt in list(self.running.values()):
             attempt.ask_to_stop(why)
 
-    def abandon_all(self) -> list[Attempt]:
-        """Give up whatever still runs; its ends will not be heard."""
+    def detach_all(self) -> list[Attempt]:
+        """Detach whatever still runs; its ends will not be heard."""
         left = list(self.running.values())
         now = self._clock.monotonic()
         for attempt in left:
-            self.abandoned[attempt] = now
+            self.detached[attempt] = now
             self._end(attempt, None)
         return left
 
@@ -392,5 +394,5 @@ def _enter(attempt: Attempt) -> None:
     """What a body, and whatever it starts, can know of itself."""
     kinds.current.set(attempt.correlation)
     attempt_context.current.set(attempt.request_context)
-    if attempt.task.kind == PROCESS:  # a test runs it here
+    if attempt.task.slot_kind == PROCESS:  # a test runs it here
         runs_elsewhere.set(True)

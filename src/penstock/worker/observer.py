@@ -34,7 +34,7 @@ class WorkerObserver:
         """An attempt has begun in a slot."""
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
-        """An attempt has ended, or was given up; its end is on its way to the store."""
+        """An attempt has ended, or its body was detached; its end is on its way to the store."""
 
     def ticked(self, tick: Tick) -> None:
         """The worker has looked at itself."""

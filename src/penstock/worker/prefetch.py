@@ -87,31 +87,31 @@ class LeaseDemand:
     """
 
     def __init__(
-        self, kinds: Mapping[str, str], counts: Mapping[str, int], now_monotonic: float
+        self, slot_kinds: Mapping[str, str], counts: Mapping[str, int], now_monotonic: float
     ) -> None:
-        self._kinds = dict(kinds)  # task → kind of slot
+        self._slot_kinds = dict(slot_kinds)  # task → kind of slot
         self._counts = counts  # slots of each kind
         self._tasks: dict[str, tuple[str, ...]] = {
-            kind: tuple(sorted(task for task, of in kinds.items() if of == kind))
-            for kind in sorted(set(kinds.values()))
+            slot_kind: tuple(sorted(task for task, of in slot_kinds.items() if of == slot_kind))
+            for slot_kind in sorted(set(slot_kinds.values()))
         }
-        self._sizes = {kind: WindowSize(now_monotonic) for kind in self._tasks}
+        self._sizes = {slot_kind: WindowSize(now_monotonic) for slot_kind in self._tasks}
         self._waiting = dict.fromkeys(self._tasks, 0)
         self._ended = dict.fromkeys(self._tasks, 0)  # bodies, since the rates were last looked at
         self._asked = 0  # times that one kind was chosen
 
     def leased(self, jobs: Iterable[LeasedJob]) -> None:
-        kinds, waiting = self._kinds, self._waiting
+        slot_kinds, waiting = self._slot_kinds, self._waiting
         for job in jobs:
-            waiting[kinds[job.task]] += 1
+            waiting[slot_kinds[job.task]] += 1
 
     def left(self, job: LeasedJob) -> None:
         """A job waits no longer."""
-        self._waiting[self._kinds[job.task]] -= 1
+        self._waiting[self._slot_kinds[job.task]] -= 1
 
-    def ended(self, kind: str) -> None:
+    def ended(self, slot_kind: str) -> None:
         """A body has ended."""
-        self._ended[kind] += 1
+        self._ended[slot_kind] += 1
 
     def clear(self) -> None:
         self._waiting = dict.fromkeys(self._tasks, 0)
@@ -134,24 +134,26 @@ class LeaseDemand:
         tasks = self._tasks
         if held_back:
             tasks = {
-                kind: tuple(name for name in names if name not in held_back)
-                for kind, names in tasks.items()
+                slot_kind: tuple(name for name in names if name not in held_back)
+                for slot_kind, names in tasks.items()
             }
         rooms = {
-            kind: self._sizes[kind].to_lease(max(waiting - parked.get(kind, 0), 0), free[kind])
-            for kind, waiting in self._waiting.items()
-            if tasks[kind]
+            slot_kind: self._sizes[slot_kind].to_lease(
+                max(waiting - parked.get(slot_kind, 0), 0), free[slot_kind]
+            )
+            for slot_kind, waiting in self._waiting.items()
+            if tasks[slot_kind]
         }
-        kinds = [kind for kind, room in rooms.items() if room > 0]
-        kinds = [kind for kind in kinds if not exhausted.issuperset(tasks[kind])] or kinds
-        if not kinds:
+        asked = [one for one, room in rooms.items() if room > 0]
+        asked = [one for one in asked if not exhausted.issuperset(tasks[one])] or asked
+        if not asked:
             return (), 0
-        least, most = min(rooms[kind] for kind in kinds), max(rooms[kind] for kind in kinds)
+        least, most = min(rooms[one] for one in asked), max(rooms[one] for one in asked)
         if 2 * least < most:
             self._asked += 1
-            kinds = [kinds[self._asked % len(kinds)]]
-            least = rooms[kinds[0]]
-        return tuple(name for kind in kinds for name in tasks[kind]), min(least, WINDOW_MAX)
+            asked = [asked[self._asked % len(asked)]]
+            least = rooms[asked[0]]
+        return tuple(name for one in asked for name in tasks[one]), min(least, WINDOW_MAX)
 
     def surplus(self, free: Mapping[str, int], now_monotonic: float) -> dict[str, int]:
         """How many jobs of which kinds wait in vain: bodies take longer than they did.
@@ -160,20 +162,20 @@ class LeaseDemand:
         """
         self._note_rates(now_monotonic)
         beyond: dict[str, int] = {}
-        for kind, size in self._sizes.items():
-            target, slots = size.target(free[kind]), self._counts[kind]
-            if self._waiting[kind] > max(2 * target, slots):
-                beyond[kind] = self._waiting[kind] - max(target, slots)
+        for slot_kind, size in self._sizes.items():
+            target, slots = size.target(free[slot_kind]), self._counts[slot_kind]
+            if self._waiting[slot_kind] > max(2 * target, slots):
+                beyond[slot_kind] = self._waiting[slot_kind] - max(target, slots)
         return beyond
 
     def _note_rates(self, now_monotonic: float) -> None:
-        for kind, count in self._ended.items():
-            self._sizes[kind].ended(count, now_monotonic)
-            self._ended[kind] = 0
+        for slot_kind, count in self._ended.items():
+            self._sizes[slot_kind].ended(count, now_monotonic)
+            self._ended[slot_kind] = 0
 
-    def kind(self, job: LeasedJob) -> str:
+    def slot_kind(self, job: LeasedJob) -> str:
         """The kind of slot that a job needs."""
-        return self._kinds[job.task]
+        return self._slot_kinds[job.task]
 
 
 class LeasedJobs:
@@ -252,8 +254,8 @@ class PrefetchWindow:
         self._failures = 0  # of starts, in a row
         self._source = LeasedJobs(self._task_of)
         self._monotonic = clock.monotonic
-        kinds = {name: one.task.kind for name, one in tasks.items()}
-        self._demand = LeaseDemand(kinds, counts, clock.monotonic())
+        slot_kinds = {name: one.task.slot_kind for name, one in tasks.items()}
+        self._demand = LeaseDemand(slot_kinds, counts, clock.monotonic())
         self._pressure = pressure
         self._gates = {
             name: key
@@ -406,8 +408,8 @@ class PrefetchWindow:
         parked: dict[str, int] = {}
         for line in self.scheduler.queue.view().blocked():
             if line.denied.until is Until.GATE:
-                kind = self._demand.kind(line.denied.item.payload)
-                parked[kind] = parked.get(kind, 0) + line.tasks
+                slot_kind = self._demand.slot_kind(line.denied.item.payload)
+                parked[slot_kind] = parked.get(slot_kind, 0) + line.tasks
         return parked
 
     def tell(self) -> None:
@@ -417,7 +419,7 @@ class PrefetchWindow:
 
     def ended(self, attempt: Attempt) -> None:
         """A body has ended: its kind of slot counts one more."""
-        self._demand.ended(attempt.task.kind)
+        self._demand.ended(attempt.task.slot_kind)
 
     def shrink(self) -> bool:
         """Give back what waits in vain, so that others get it, or are not kept out by it.
@@ -430,17 +432,17 @@ class PrefetchWindow:
         beyond = self._demand.surplus(self._starter.free(), self._monotonic())
         if not beyond:
             return False
-        ranked: dict[str, list[tuple[int, SchedulableTask]]] = {kind: [] for kind in beyond}
+        ranked: dict[str, list[tuple[int, SchedulableTask]]] = {one: [] for one in beyond}
         ranks: dict[tuple[str, str], int] = {}
         for task in self.scheduler.queue.tasks():
-            kind = self._demand.kind(task.payload)
-            if kind in ranked:
-                of = (kind, task.group.key)
+            slot_kind = self._demand.slot_kind(task.payload)
+            if slot_kind in ranked:
+                of = (slot_kind, task.group.key)
                 ranks[of] = ranks.get(of, 0) + 1
-                ranked[kind].append((ranks[of], task))
-        for kind, tasks in ranked.items():
+                ranked[slot_kind].append((ranks[of], task))
+        for slot_kind, tasks in ranked.items():
             tasks.sort(key=lambda entry: -entry[0])
-            for _, task in tasks[: beyond[kind]]:
+            for _, task in tasks[: beyond[slot_kind]]:
                 self.scheduler.queue.discard(task.task_id)
                 self._demand.left(task.payload)
                 self.give_back(_ref(task))

@@ -292,8 +292,8 @@ class ProviderRun:
             return
         if not begins:
             self._lending.wait_ends(attempt)
-        elif not attempt.ended:  # a body that was given up keeps its slot
-            self._lending.wait_begins(attempt, attempt.task.kind)
+        elif not attempt.ended:  # a detached body keeps its slot
+            self._lending.wait_begins(attempt, attempt.task.slot_kind)
 
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""

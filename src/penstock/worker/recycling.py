@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recycling of worker processes that are no longer fit for new work.
 
-That is when bodies that were given up still run in one, or when a task has changed what all tasks
+That is when detached bodies still run in one, or when a task has changed what all tasks
 share: the working folder, the file mode mask, or the signal handlers. Under a supervisor such a
 worker leases nothing more, ends when what runs has ended, and another one takes its place.
 """
@@ -17,7 +17,7 @@ from penstock.worker.executor import JobExecutor
 from penstock.worker.observer import Tick
 from penstock.worker.parts import Stopping
 
-PATIENCE_SECONDS = 5.0  # a body that was given up may still come to its end
+PATIENCE_SECONDS = 5.0  # a detached body may still come to its end
 LOOK_SECONDS = 1.0  # between two looks at the process
 
 log = logging.getLogger("penstock.worker")
@@ -50,10 +50,10 @@ class Recycling:
     def _reason(self) -> str | None:
         """Why this worker should be replaced; None: it need not."""
         now = self._clock.monotonic()
-        for attempt, since in self._executor.abandoned.items():
+        for attempt, since in self._executor.detached.items():
             if now >= since + PATIENCE_SECONDS:
                 job = attempt.job
-                return f"Job {job.key!r} of task {job.task!r} was given up and still runs"
+                return f"Job {job.key!r} of task {job.task!r} was detached and still runs"
         if now < self._look_at:
             return None
         self._look_at = now + LOOK_SECONDS

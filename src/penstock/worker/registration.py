@@ -71,7 +71,7 @@ class Registration:
     async def sign_off(self, *, bodies_left: bool) -> None:
         """Give everything back, as far as the store lets us.
 
-        Bodies that were given up run until the process ends: the supervisor, who sees that, signs
+        Detached bodies run until the process ends: the supervisor, who sees that, signs
         off for us then. Without one they run on with the program, and nobody counts them.
         """
         if bodies_left and not self._config.runs_suspects:

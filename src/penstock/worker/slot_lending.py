@@ -39,31 +39,31 @@ class SlotLending:
     def __repr__(self) -> str:
         return f"<SlotLending {self._lent}, {len(self._waiting)} may follow>"
 
-    def lent(self, kind: str) -> int:
+    def lent(self, slot_kind: str) -> int:
         """How many slots of this kind are lent."""
-        return self._lent[kind]
+        return self._lent[slot_kind]
 
-    def wait_begins(self, attempt: Hashable, kind: str) -> None:
+    def wait_begins(self, attempt: Hashable, slot_kind: str) -> None:
         """An attempt waits for a permit."""
-        self._waiting.add(attempt, kind)
+        self._waiting.add(attempt, slot_kind)
 
     def wait_ends(self, attempt: Hashable) -> None:
         """It has its permit, gave up, or has ended; safe to repeat."""
         self._waiting.drop(attempt)
-        kind = self._lenders.pop(attempt, None)
-        if kind is not None:
-            self._change(kind, -1)
+        slot_kind = self._lenders.pop(attempt, None)
+        if slot_kind is not None:
+            self._change(slot_kind, -1)
 
     def close(self) -> None:
         """The run ends."""
         self._waiting.clear()
 
-    def _lend(self, attempt: Hashable, kind: str) -> None:
-        if self._lent[kind] < self._counts[kind]:
-            self._lenders[attempt] = kind
-            self._change(kind, 1)
+    def _lend(self, attempt: Hashable, slot_kind: str) -> None:
+        if self._lent[slot_kind] < self._counts[slot_kind]:
+            self._lenders[attempt] = slot_kind
+            self._change(slot_kind, 1)
 
-    def _change(self, kind: str, by: int) -> None:
-        self._lent[kind] += by
+    def _change(self, slot_kind: str, by: int) -> None:
+        self._lent[slot_kind] += by
         self._set_limit(SUBMISSION, sum(self._counts.values()) + sum(self._lent.values()))
-        self._set_limit(kind, self._counts[kind] + self._lent[kind])
+        self._set_limit(slot_kind, self._counts[slot_kind] + self._lent[slot_kind])

@@ -130,7 +130,7 @@ class StatusRow(WorkerObserver):
         found = self._executor.running.get(ref)
         if found is not None:
             return found
-        return next((x for x in self._executor.abandoned if x.ref == ref), None)
+        return next((x for x in self._executor.detached if x.ref == ref), None)
 
     def _look(self) -> WorkerStatus:
         """The worker at this moment, from its ledger and its queue; bounded, whatever it has."""

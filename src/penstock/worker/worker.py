@@ -199,7 +199,7 @@ class Worker:
     async def _leave(self) -> None:
         """Give everything back, as far as the store lets us."""
         self._executor.stop_all(Stop.LOST)
-        left = self._executor.abandon_all()
+        left = self._executor.detach_all()
         self._parts.threads.close()
         if self._parts.processes is not None:
             self._parts.processes.close()
@@ -207,7 +207,7 @@ class Worker:
         self._loop.cancel()
         await asyncio.gather(
             self._record.end(self.worker_id, self.stops),
-            self._registration.sign_off(bodies_left=bool(left or self._executor.abandoned)),
+            self._registration.sign_off(bodies_left=bool(left or self._executor.detached)),
         )
 
     async def _tick(self) -> None:
@@ -257,7 +257,7 @@ class Worker:
         self._window.clear()
         self._completer.drop()
         self._executor.stop_all(Stop.LOST)
-        self._executor.abandon_all()  # the same job may come back before its old body has ended
+        self._executor.detach_all()  # the same job may come back before its old body has ended
         self._lease_loop.forget()
         self._loop.spawn(self._sign_on())
 

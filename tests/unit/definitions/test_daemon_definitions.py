@@ -40,9 +40,9 @@ def test_a_schedule_is_a_task_of_its_own_kind() -> None:
 
     assert list(app.schedules) == ["schedule:poll", "schedule:nightly"]
     assert app.tasks == {}
-    assert (poll.name, poll.plain_name, poll.kind) == ("schedule:poll", "poll", ASYNC)
+    assert (poll.name, poll.plain_name, poll.slot_kind) == ("schedule:poll", "poll", ASYNC)
     assert (poll.options.max_attempts, poll.options.timeout_seconds) == (4, 5.0)
-    assert (sweep.kind, sweep.options.has_timeout) == (THREAD, False)
+    assert (sweep.slot_kind, sweep.options.has_timeout) == (THREAD, False)
     assert (poll.timing.text, sweep.timing.text) == (
         "every 10 s",
         "cron 0 3 * * * Europe/Berlin",

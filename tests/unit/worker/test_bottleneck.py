@@ -186,7 +186,7 @@ def test_an_attempt_that_has_ended_does_nothing_more() -> None:
 
     bottleneck.left((1, 1))
     bottleneck.left((1, 1))
-    bottleneck.granted(lease(item(1)))  # a body that was given up goes on
+    bottleneck.granted(lease(item(1)))  # a detached body goes on
     bottleneck.turned(1, Cause(None), ())
     time.now += 3
 

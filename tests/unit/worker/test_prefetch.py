@@ -319,7 +319,7 @@ def test_clearing_gives_everything_back_once() -> None:
 
 def test_what_waits_in_vain_is_given_back_when_bodies_become_slow() -> None:
     desk = Desk(slots=2)
-    fast = cast("Attempt", SimpleNamespace(task=SimpleNamespace(kind="async")))
+    fast = cast("Attempt", SimpleNamespace(task=SimpleNamespace(slot_kind="async")))
     for _ in range(1_000):  # 1,000 per second
         desk.clock.advance(0.001)
         desk.window.ended(fast)

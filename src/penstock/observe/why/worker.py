@@ -76,7 +76,7 @@ def explain_leased(facts: JobFacts) -> Explanation:
                 sentence=(
                     f"{job.key!r} was told to stop on worker {worker!r}, and its body still runs."
                 ),
-                unblocks="its body ends, or is abandoned",
+                unblocks="its body ends, or its time to stop is over",
                 when=answer.deadline_at,
             )
         case LeasePhase.WAITING:
