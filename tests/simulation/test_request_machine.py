@@ -316,10 +316,8 @@ class RequestMachine(RuleBasedStateMachine):
     def check_nobody_could_go(self) -> None:
         """Whoever is next at a model is kept back by a gate; so nobody was forgotten."""
         could = self.ready()
-        gate = self.core.tree.providers["p"].gate if self.core.tree.providers else None
-        due = self.core.next_due()
-        if could and not (due is not None and due <= self.now + self.late):
-            assert gate is not None
+        if could:
+            gate = self.core.tree.providers["p"].gate
             tokens = [float(one.item.tokens_estimate or 0) for one in could]
             assert any(gate.blocked(self.now, amount) for amount in tokens), "forgotten"
 
@@ -327,22 +325,34 @@ class RequestMachine(RuleBasedStateMachine):
         """Who is next at each model, if neither the model nor the domain keeps it back."""
         could = []
         for model in MODELS:
-            found = [one for one in self.waiting if one.item.resource.model == model]
+            found = [one for one in self.in_time() if one.item.resource.model == model]
             heads = [found]
             if self.algorithm == "aimd":  # each domain may be closed on its own
                 heads = [[one for one in found if one.item.resource.domain == d] for d in DOMAINS]
             firsts = [min(own, key=self.place) for own in heads if own]
             is_open = [one for one in firsts if not self.domain_blocked(one.item)]
             first = min(is_open, key=self.place, default=None)
-            if first is not None and not self.blocked(first.item, provider=False):
+            if first is None or self.blocked(first.item, provider=False):
+                continue
+            if not self.is_about_to_wake(first.item):
                 could.append(first)
         return could
+
+    def in_time(self) -> list[RequestWaiter]:
+        """Who waits and has not waited for too long, whether it has been told or not."""
+        waiting = self.waiting
+        return [one for one in waiting if one.deadline is None or one.deadline > self.now]
+
+    def is_about_to_wake(self, wanted: RequestAdmissionItem) -> bool:
+        """True if the limit of its model has grown a moment before the time that it named."""
+        alarm = self.core.tree.resources[wanted.resource].model.alarm
+        return alarm is not None and self.now < alarm[0] <= self.now + self.late
 
     # ── Counting ──────────────────────────────────────────────────────────────────────────────
 
     def would_overtake(self, wanted: RequestAdmissionItem) -> bool:
         """Does anybody wait who competes with it: for the model, the domain or the provider?"""
-        for one in self.waiting:
+        for one in self.in_time():
             resource = one.item.resource
             if resource.model == wanted.resource.model and (
                 self.algorithm == "adaptive"

@@ -74,7 +74,7 @@ class RequestEventEmitter:
 
     def wait_cancelled(self, waiter: RequestWaiter) -> None:
         self.flush()
-        if waiter.lease is None:
+        if waiter.lease is None and waiter.denied is None:
             reason = RequestDenialReason.CANCELLATION.value
             self._emit(Kind.REQUEST_WAIT_CANCELLED, waiter.item, reason)
 

@@ -448,6 +448,23 @@ def test_who_wants_every_step_hears_of_every_step() -> None:
     assert {event.resource for event in sink.requests} == {CHAT}
 
 
+def test_a_wait_that_was_cancelled_after_its_deadline_ends_once() -> None:
+    async def main(admission: RequestAdmissionController) -> None:
+        await admission.acquire_async(item())
+        waiting = asyncio.ensure_future(admission.acquire_async(item(timeout=1.0)))
+        await asyncio.sleep(0.5)
+        admission.core.try_acquire(item(), 1.0)  # before the timer rings
+        waiting.cancel()
+        await asyncio.sleep(1)
+        assert waiting.cancelled()
+
+    sink = RecordingSink()
+    told_by(sink, main)
+
+    assert len(sink.of(Kind.REQUEST_WAIT_TIMEOUT)) == 1
+    assert not sink.of(Kind.REQUEST_WAIT_CANCELLED)
+
+
 def test_what_is_kept_in_memory_leaves_steps_out() -> None:
     sink = RecentEvents()
     told_by(sink, a_busy_moment)

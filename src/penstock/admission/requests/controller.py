@@ -147,10 +147,8 @@ class AdaptiveRequestAdmissionController:
 
     def pump(self, now: float) -> list[RequestWaiter]:
         """Grant and deny; return every waiter that has an answer now, in order."""
+        self._expire(now)
         answered, self._denied = self._denied, []
-        while (late := self._deadlines.take(now)) is not None:
-            self._deny(late, RequestDenialReason.QUEUE_TIMEOUT)
-            answered.append(late)
         while (cool := self._cooldowns.take(now)) is not None:
             cool.cooldown_alarm = None
             self._note_pressure_change(cool)
@@ -277,6 +275,7 @@ class AdaptiveRequestAdmissionController:
 
     def _would_overtake(self, domain: DomainLevel, now: float) -> bool:
         """Return whether somebody waits whom a newcomer would overtake."""
+        self._expire(now)  # whose deadline has passed is not ahead, but others may be behind it
         self._alarms.wake_due(now)  # whose time has come is ahead
         model = domain.model
         if model.queue:
@@ -432,6 +431,12 @@ class AdaptiveRequestAdmissionController:
         return ReleaseResult(False, reason, {"lease": f"lease {lease.lease_id} is not held"})
 
     # ── Waiters ─────────────────────────────────────────────────────────────────────────────────
+
+    def _expire(self, now: float) -> None:
+        """Deny those whose deadline has passed; `pump` returns them."""
+        while (late := self._deadlines.take(now)) is not None:
+            self._deny(late, RequestDenialReason.QUEUE_TIMEOUT)
+            self._denied.append(late)
 
     def _deny(self, waiter: RequestWaiter, reason: RequestDenialReason) -> None:
         """Answer a waiter with a denial."""

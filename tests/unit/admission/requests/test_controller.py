@@ -209,6 +209,30 @@ def test_a_try_never_overtakes_who_waits_for_the_same_provider() -> None:
     assert denied(core, item(model("b"))).reason is Reason.QUEUED_WAITERS_AHEAD
 
 
+def test_a_try_does_not_overtake_those_behind_one_whose_deadline_has_passed() -> None:
+    core = Core(policy(2, models={"a": RequestCaps(tpm=60.0 * 10)}))
+    leased(core, item(model("a"), tokens=5))
+    late = waits(core, item(model("a"), tokens=10, timeout=0.25))
+    behind = waits(core, item(model("a"), tokens=5))  # fits, but is not next
+
+    assert denied(core, item(model("b")), 0.25).reason is Reason.QUEUED_WAITERS_AHEAD
+    assert core.needs_pump
+    assert core.pump(0.25) == [late, behind]
+    assert late.denied is not None
+    assert late.denied.reason is Reason.QUEUE_TIMEOUT
+
+
+def test_one_whose_deadline_has_passed_keeps_nobody_back() -> None:
+    core = Core(policy(1))
+    lease = leased(core, item())
+    late = waits(core, item(timeout=1.0))
+    core.release(lease, SUCCESS, 1.0)
+
+    leased(core, item(), 1.0)
+    assert core.withdraw(late) is None
+    assert core.pump(1.0) == [late]
+
+
 def test_who_waits_for_its_own_limit_keeps_no_other_model_back() -> None:
     core = Core(policy(8, models={"a": RequestCaps(1)}))
     leased(core, item(model("a")))
