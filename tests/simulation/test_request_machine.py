@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.aimd import Aimd
-from penstock.admission.requests.algorithm import LimitAlgorithm
+from penstock.admission.requests.algorithm import LimitAlgorithm, LimitMode
 from penstock.admission.requests.decisions import (
     RequestAdmissionDenied,
     RequestAdmissionLease,
@@ -231,7 +231,7 @@ class RequestMachine(RuleBasedStateMachine):
     def before(self, until: float) -> None:
         """Nobody can be answered just before a moment at which the timer rings, or none does."""
         early = self.now + (until - self.now) / 2
-        if early > self.now:
+        if self.now < early < until:  # not if no time is between them
             self.now = early
             assert self.core.pump(early) == [], "the timer was late"
 
@@ -334,7 +334,7 @@ class RequestMachine(RuleBasedStateMachine):
             first = min(is_open, key=self.place, default=None)
             if first is None or self.blocked(first.item, provider=False):
                 continue
-            if not self.is_about_to_wake(first.item):
+            if not self.has_just_grown(first.item):
                 could.append(first)
         return could
 
@@ -343,10 +343,18 @@ class RequestMachine(RuleBasedStateMachine):
         waiting = self.waiting
         return [one for one in waiting if one.deadline is None or one.deadline > self.now]
 
-    def is_about_to_wake(self, wanted: RequestAdmissionItem) -> bool:
-        """True if the limit of its model has grown a moment before the time that it named."""
-        alarm = self.core.tree.resources[wanted.resource].model.alarm
-        return alarm is not None and self.now < alarm[0] <= self.now + self.late
+    def has_just_grown(self, wanted: RequestAdmissionItem) -> bool:
+        """True if its limit is larger than it foretold: by a moment, or because a rate has grown.
+
+        What a rate needs grows as it is asked; a full window that sleeps learns of it at the next
+        end.
+        """
+        model = self.core.tree.resources[wanted.resource].model
+        if model.alarm is not None:
+            return bool(self.now < model.alarm[0] <= self.now + self.late)
+        limit = model.gate.algorithm
+        is_rate = isinstance(limit, Adaptive) and limit.mode is not LimitMode.CONCURRENCY
+        return is_rate and not model.in_line and model.gate.in_flight > 0
 
     # ── Counting ──────────────────────────────────────────────────────────────────────────────
 

@@ -25,6 +25,7 @@ from penstock.admission.requests.adaptive.rate import (
 )
 from penstock.admission.requests.adaptive.window import (
     FREE,
+    ROUNDING,
     SURE,
     LimitChanges,
     Window,
@@ -353,7 +354,7 @@ class Adaptive:
 
     def _window_size(self) -> int:
         size, limit = self._window.size, self._watch.limit
-        return max(1, int((size if size < limit else limit) + 1e-9))
+        return max(1, int((size if size < limit else limit) + ROUNDING))
 
     # ── An answer ─────────────────────────────────────────────────────────────────────────────
 

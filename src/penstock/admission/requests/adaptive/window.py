@@ -86,6 +86,7 @@ MARGIN_MAX = 0.05
 RECOVERY_MAX_SECONDS = 6.0
 PROBE_MOST = 1.5  # × what has been seen to work
 PROBE_MOST_BY_LATENCY = 1.15  # × the ceiling, where growth shows as latency only
+ROUNDING = 1e-9  # so little below a whole number is one
 LOG_MAX = 12.0  # of one probe: it is bounded by PROBE_MOST long before
 
 
@@ -136,9 +137,10 @@ class Window:
         """Set the pace of change by the latency and the hold before a probe."""
         self.start_seconds = max(1.0, START_LATENCIES * latency)
         self._free_seconds = min(1.0, FREE_LATENCIES * latency)
-        self._recovery_seconds = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
+        recovery = max(1.0, min(RECOVERY_MAX_SECONDS, 1.5 * latency))
         if self.age <= self.hold:  # else it is probing already
-            self.hold = max(hold, self._recovery_seconds, self.age)
+            self.hold = max(hold, recovery, self.age)
+        self._recovery_seconds = min(recovery, self.hold)
         self._probe_seconds = min(2.0, max(0.25, latency / 2))
 
     def worked(self, in_flight_before: int) -> None:
@@ -187,9 +189,10 @@ class Window:
                 return free + self.start_seconds * log2(wanted / FREE)
             double = self._free_seconds if self.size < FREE else self.start_seconds
             return double * log2(wanted / self.size)
-        if not may_probe and (wanted > self.top or self.age >= self.hold):
+        enough = wanted - ROUNDING  # the way back is flat: it is there much earlier
+        if not may_probe and (enough > self.top or self.age >= self.hold):
             return inf
-        return max(0.0, self._age_of(wanted) - self.age)
+        return max(0.0, self._age_of(enough) - self.age)
 
     def widen(self, seconds: float, needed: float) -> None:
         """Grow after it was full for so long although a rate is the limit, which needs more."""

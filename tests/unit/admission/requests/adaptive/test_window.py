@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from math import inf
+from copy import deepcopy
+from math import floor, inf
 
 import pytest
 
-from penstock.admission.requests.adaptive.window import FREE, START, Window
+from penstock.admission.requests.adaptive.window import FREE, ROUNDING, START, Window
 
 
 def window(most: int = 256, latency: float = 2.0, hold: float = 10.0) -> Window:
@@ -365,3 +366,31 @@ def test_what_was_learned_is_trusted_by_its_age() -> None:
     assert (fresh.size, fresh.confidence) == (90, 4)
     assert (old.size, old.confidence) == (45, 2)
     assert fresh.ceiling == old.ceiling == 100
+
+
+def whole(made: Window) -> int:
+    return floor(made.size + ROUNDING)
+
+
+def test_the_time_of_its_growth_is_exact_where_the_way_back_is_flat() -> None:
+    made = refused_at(10)
+    made.advance(2.0, 9)
+    seconds = made.seconds_until(10)
+    early, due = deepcopy(made), deepcopy(made)
+    early.advance(seconds - 1e-5, 9)
+    due.advance(seconds + 1e-6, 9)
+
+    assert (whole(early), whole(due)) == (9, 10)
+
+
+def test_a_full_window_grows_when_it_says_after_its_maximum_was_lowered_and_raised() -> None:
+    made = window(latency=1.0, hold=2.0)
+    made.size = 21.0
+    made.refused(20, 0.0)
+    made.advance(2.5, 20)  # it probes
+    made.tune(4.0, 10.0)  # the way back would be longer now
+    made.set_maximum(1)
+    made.set_maximum(256)
+    made.advance(made.seconds_until(23) + 1e-6, 22)
+
+    assert whole(made) == 23
