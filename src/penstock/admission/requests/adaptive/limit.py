@@ -208,7 +208,7 @@ class Adaptive:
 
     def grows_at(self, now: float, in_flight: int) -> float:
         self._advance(now, in_flight)
-        if self._watch.limit < inf:
+        if in_flight + 1 > self._watch.limit + ROUNDING:
             return inf  # only an end changes that
         if self._mode.mode is not LimitMode.CONCURRENCY:
             seconds = self._window.seconds_to_widen(in_flight + 1, self._in_flight_needed())

@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from penstock.admission.requests.adaptive.latency import LatencyWatch
 from penstock.admission.requests.adaptive.limit import Adaptive, AdaptiveMark
 from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, LimitMode
 from penstock.model.request import (
@@ -328,3 +329,16 @@ def test_growth_is_told_in_steps_and_the_maximum_once() -> None:
     assert told.count(LimitChange.FULLY_RECOVERED) == 1
     assert told.count(LimitChange.SOFT_CEILING_RECOVERED) >= 1
     assert told.count(LimitChange.INCREASED) < 10
+
+
+def test_a_window_below_a_limit_of_latency_names_the_time_of_its_growth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LatencyWatch, "limit", 2.5)  # while a smaller window is tried
+    limit = Adaptive(1, 0.0, lambda: 0.0, LearnedLimit(4.0, 3))
+    limit.set_max(8)
+    due = limit.grows_at(0.0, 1)
+
+    assert due < inf
+    assert limit.window(due, 1) == 2
+    assert limit.grows_at(due, 2) == inf
