@@ -77,6 +77,46 @@ def test_one_bad_dependency_is_enough(store_world: StoreWorld) -> None:
     assert store_world.why("c") == "upstream failed: a"
 
 
+def test_the_dependency_that_ended_badly_first_is_named(store_world: StoreWorld) -> None:
+    """First in time, not in the order of ids; a later end changes nothing."""
+    store_world.add(*"ab", store_world.job("c", after=[Edge("a"), Edge("b")]))
+    worker = store_world.new_worker()
+    jobs = store_world.take(worker)
+
+    store_world.store.ack(worker, [store_world.end(jobs["b"], JobState.ERROR)]).result()
+    store_world.store.ack(worker, [store_world.end(jobs["a"], JobState.ERROR)]).result()
+
+    assert store_world.why("c") == "upstream failed: b"
+
+
+def test_of_dependencies_that_ended_badly_in_one_call_one_is_named(
+    store_world: StoreWorld,
+) -> None:
+    """Either may be: `d` hears of `b`, which is skipped because of `a`, and of `c` in one call.
+
+    What may be put back does not depend on which one it is.
+    """
+    store_world.add(
+        store_world.job("a", task="x"),
+        store_world.job("b", task="x", after=[Edge("a")]),
+        store_world.job("c", task="y"),
+        store_world.job("d", task="x", after=[Edge("b"), Edge("c")]),
+    )
+    worker = store_world.new_worker(tasks=["x", "y"])
+    ends = [store_world.end(x, JobState.ERROR) for x in store_world.take(worker).values()]
+
+    store_world.store.ack(worker, ends).result()
+    store_world.settle()
+    why = store_world.why("d")
+    store_world.retry_failed("x")
+    half, why_half = store_world.states(*"bd"), store_world.why("d")
+    store_world.retry_failed("y")
+
+    assert why in ("upstream skipped: b", "upstream failed: c")
+    assert (half, why_half) == ([JobState.WAITING, JobState.SKIPPED], "upstream failed: c")
+    assert store_world.states(*"bd") == [JobState.WAITING, JobState.WAITING]
+
+
 def test_a_retried_attempt_tells_nobody(store_world: StoreWorld) -> None:
     store_world.add("a", store_world.job("b", after=[finished("a")]))
     worker = store_world.new_worker()

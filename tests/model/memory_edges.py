@@ -149,6 +149,13 @@ class Dependants:
                     heapq.heappush(todo, child_id)
         return len(back) - failed
 
+    def blame_like(self, child: JobRow, error: AttemptError | None) -> None:
+        """Blame a skipped job on the one that this error names, if that forbids it as well."""
+        for need in child.needs:
+            parent = self._tables.jobs[need.parent]
+            if parent.forbids(need.kind) and _upstream_error(parent) == error:
+                self._blame(child, parent)
+
     def forget(self, row: JobRow) -> None:
         """Delete an ended job; a skipped dependant that it forbids stays skipped for good."""
         for child_id, kind in sorted(row.children):
@@ -184,7 +191,10 @@ class Dependants:
         return None
 
     def _blame(self, child: JobRow, parent: JobRow) -> None:
-        how = "skipped" if parent.state is RowState.SKIPPED else "failed"
-        message = f"upstream {how}: {parent.new.key}"
         child.skipped_by = parent.id
-        child.error = AttemptError(ErrorCategory.OWN, "upstream", message)
+        child.error = _upstream_error(parent)
+
+
+def _upstream_error(parent: JobRow) -> AttemptError:
+    how = "skipped" if parent.state is RowState.SKIPPED else "failed"
+    return AttemptError(ErrorCategory.OWN, "upstream", f"upstream {how}: {parent.new.key}")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do two stores that are told the same always answer the same?
 
-The model is the memory store. A lease call is the one place where stores may choose: there the
-store under test chooses, the model judges whether it might, and then takes the same jobs. All else
-must be equal: verdicts, refusals, job rows, history, counters, effects.
+The model is the memory store. In two places stores may choose: which jobs a lease call takes, and
+which of several dependencies that ended badly in one call a skipped dependant names. There the
+store under test chooses, the model judges whether it might, and then does the same. All else must
+be equal: verdicts, refusals, job rows, history, counters, effects.
 
 `HYPOTHESIS_PROFILE=soak` runs for minutes and draws new examples each time.
 """
@@ -175,6 +176,7 @@ class StoreMachine(DatasetRules):
         self.workers: list[WorkerInfo] = []
         self.leases: list[Lease] = []
         self.fresh = count()
+        self.waiting: set[JobId] = set()  # by the model's id: what waited before this step
         self.floors: dict[JobId, int] = {}  # by the model's id: the token that a job began with
 
     def open_store(self, folder: Path) -> Store:
@@ -598,10 +600,10 @@ class StoreMachine(DatasetRules):
 
     @invariant()
     def jobs_are_the_same(self) -> None:
-        ours, model = (
-            {job.key: job for job in store.jobs(JobFilter(), JobId(0), 1_000).result()}
-            for store in (self.store, self.model)
-        )
+        ours = _jobs(self.store)
+        self._name_the_same_culprits(ours)
+        model = _jobs(self.model)
+        self.waiting = {job.id for job in model.values() if job.state is JobState.WAITING}
         assert ours.keys() == model.keys()
         for key, job in ours.items():
             twin = model[key]
@@ -610,6 +612,12 @@ class StoreMachine(DatasetRules):
             floor = self.floors.setdefault(twin.id, token - twin.token)
             assert token == twin.token + floor
             assert self._history(self.store, key, floor) == self._history(self.model, key, 0)
+
+    def _name_the_same_culprits(self, ours: dict[str, Job]) -> None:
+        """Let what the model skipped in this step name whom the store names, if it might."""
+        for key, row in self.model._tables.by_key.items():
+            if row.state is RowState.SKIPPED and row.id in self.waiting and key in ours:
+                self.model._edges.blame_like(row, ours[key].last_error)
 
     def token_of(self, job: Job) -> int:
         """The token that the next lease of a job is above."""
@@ -630,6 +638,10 @@ def _outcome(reply: Reply[T]) -> T | type[PenstockError]:
         return reply.result()
     except PenstockError as error:
         return type(error)
+
+
+def _jobs(store: Store) -> dict[str, Job]:
+    return {job.key: job for job in store.jobs(JobFilter(), JobId(0), 1_000).result()}
 
 
 def _keys(outcome: LeaseBatch | type[PenstockError]) -> list[str]:
