@@ -9,7 +9,6 @@ import psycopg
 from psycopg import errors as pg
 
 from penstock.errors import (
-    SchemaTooNew,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -85,14 +84,6 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
             "tell more."
         )
     return StoreError(f"A statement failed while {doing} {where}: {said}.")
-
-
-def newer_schema(where: str, found: int, known: int) -> SchemaTooNew:
-    """Another process has migrated the store under us: we do not know what it means now."""
-    return SchemaTooNew(
-        f"The store {where} was brought to schema {found} by another version of Penstock; this "
-        f"process knows {known} and writes nothing more. Start it again with that version."
-    )
 
 
 def _is_refusal(error: psycopg.Error, said: str) -> bool:

@@ -91,7 +91,7 @@ def _opened(
             raise StoreMissing(address.shown)
         if connected.server.is_standby:
             _refuse_standby(address, connected, queries, steps, reading_will_do=reading_will_do)
-        elif _prepare(address, connected, queries, steps):
+        elif migrate(address, connected, queries, steps):
             connected = connected._replace(server=ask_server(connected.connection, queries))
     except psycopg.Error as error:
         closed_quietly(connected.connection)
@@ -150,7 +150,7 @@ def version_of(
     return version
 
 
-def _prepare(address: Address, connected: Connected, queries: dict[str, str], steps: Steps) -> bool:
+def migrate(address: Address, connected: Connected, queries: dict[str, str], steps: Steps) -> bool:
     """Apply the missing steps, all in one transaction, under a lock of the store; True if any."""
     connection = connected.connection
     if version_of(address, connection, queries, steps) == len(steps):

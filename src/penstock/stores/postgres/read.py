@@ -27,7 +27,7 @@ from penstock.stores.postgres.connection import (
     connect,
 )
 from penstock.stores.retry import RetryDelay
-from penstock.stores.sql.statements import Row
+from penstock.stores.sql.statements import Row, newer_schema
 from penstock.stores.sql.views import SqlReader
 from penstock.stores.store_future import Reply
 
@@ -128,7 +128,7 @@ class PostgresReader(ServerReader):
             return None
         if found == self._schema:
             return None
-        return errors.newer_schema(self._address.shown, found, self._schema)
+        return newer_schema(self._address.shown, found, self._schema)
 
     def boot_time(self, server_time: Callable[[], int] | None) -> BootTime:
         """The server's life and time."""

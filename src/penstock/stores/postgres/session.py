@@ -43,7 +43,7 @@ from penstock.stores.postgres.lane_cache import LaneCache
 from penstock.stores.postgres.pipeline import Ahead, Begun, Opened, Opening, Question, RoundTrip
 from penstock.stores.postgres.transaction import PostgresTransaction, changing
 from penstock.stores.retry import Outage, RetryDelay
-from penstock.stores.sql.statements import Row
+from penstock.stores.sql.statements import Row, newer_schema
 
 EPOCH_TOKENS = 2**32  # tokens of another life of the server lie this far above
 UNKNOWN_PAUSE_SECONDS = 0.02
@@ -106,7 +106,7 @@ class PostgresSession:
         self._began_monotonic = self._clock.monotonic()
         if begun.schema != self._schema:
             self.rollback()
-            raise errors.newer_schema(self._address.shown, begun.schema, self._schema)
+            raise newer_schema(self._address.shown, begun.schema, self._schema)
         ahead, now = opened.opening.ahead, opened.now
         if ahead is not None and not begun.life == server.life == life:
             self.rollback()
@@ -360,7 +360,7 @@ class PostgresSession:
             return None
         if found == self._schema:
             return None
-        return errors.newer_schema(self._address.shown, found, self._schema)
+        return newer_schema(self._address.shown, found, self._schema)
 
     def close(self, *, sound: bool) -> None:
         self._closing = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs named statements and reads migrations, whatever the database."""
+"""Runs named statements, reads migrations, and refuses a newer schema, whatever the database."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 import msgspec
+
+from penstock.errors import SchemaTooNew
 
 _HEAD = re.compile(r"^-- ([a-z_0-9]+) --$", re.MULTILINE)
 
@@ -88,3 +90,12 @@ class Statements(ABC):
         """The first column of the first row; None without one."""
         found = self.rows(query, *parameters)
         return found[0][0] if found else None
+
+
+def newer_schema(where: str, found: int, known: int) -> SchemaTooNew:
+    """Another process has migrated the store under us: we do not know what it means now."""
+    whose = "a newer" if found > known else "another"  # an older backup may have been restored
+    return SchemaTooNew(
+        f"The store {where} was brought to schema {found} by {whose} version of Penstock; this "
+        f"process knows {known} and writes nothing more. Start it again with that version."
+    )

@@ -286,14 +286,6 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str], s
     return version
 
 
-def changed_schema(path: Path, version: object, known: int) -> SchemaTooNew:
-    """Another process has migrated the file under us: we do not know what it means now."""
-    return SchemaTooNew(
-        f"The store {str(path)!r} was brought to schema {version} by another version of Penstock; "
-        f"this process knows {known} and writes nothing more. Start it again with that version."
-    )
-
-
 @lru_cache(maxsize=8)
 def _objects_of(steps: Steps, query: str) -> frozenset[str]:
     """What a sound store has after these steps, by name."""

@@ -19,7 +19,7 @@ from penstock.clock import BootTime
 from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreError
 from penstock.model.dataset import SliceMarks
 from penstock.stores.group_commit import closed
-from penstock.stores.sql.statements import Row
+from penstock.stores.sql.statements import Row, newer_schema
 from penstock.stores.sql.views import SqlReader
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -30,7 +30,7 @@ from penstock.stores.sqlite.connection import (
     snapshot,
 )
 from penstock.stores.sqlite.location_check import beside, has_log, size_of
-from penstock.stores.sqlite.open import changed_schema, statements
+from penstock.stores.sqlite.open import statements
 
 LAST_CHARACTER = "\U0010ffff"  # greater than what any key goes on with
 LOOKS_MAX = 3  # at a file that somebody else keeps changing
@@ -129,14 +129,14 @@ class SqliteReader(SqlReader):
             return self._rows(query, parameters)
         except StoreError as error:
             if type(error) is StoreError:  # a wrong statement: wrong since another migrated?
-                self.refuse_changed_schema()
+                self.refuse_newer_schema()
             raise
 
-    def refuse_changed_schema(self) -> None:
+    def refuse_newer_schema(self) -> None:
         """SchemaTooNew if another process has migrated the file meanwhile."""
         version = int(self._rows("schema_version")[0][0])
         if version != self._schema:
-            raise changed_schema(self._path, version, self._schema)
+            raise newer_schema(repr(str(self._path)), version, self._schema)
 
     def _rows(self, query: str, parameters: Row = ()) -> list[Row]:
         with self.lock:
@@ -167,7 +167,7 @@ class SqliteReader(SqlReader):
             meaning = as_damage(error, self._path, self._connection, self._queries)
         if isinstance(meaning, StoreCorrupt):
             try:
-                self.refuse_changed_schema()  # what another version has written is no damage
+                self.refuse_newer_schema()  # what another version has written is no damage
             except SchemaTooNew as newer:
                 return newer
         return meaning
@@ -181,7 +181,7 @@ class SqliteReader(SqlReader):
         return int(self.value("data_version"))
 
     def anything_to_lease(self, now: int, boot: BootTime) -> bool:
-        self.refuse_changed_schema()  # a worker that waits shall notice, too
+        self.refuse_newer_schema()  # a worker that waits shall notice, too
         return bool(self.value("anything_to_lease", now, boot.boot_id, boot.at))
 
     def check(self) -> list[str]:

@@ -23,7 +23,7 @@ from penstock.errors import (
     StoreReplaced,
 )
 from penstock.stores.retry import Outage
-from penstock.stores.sql.statements import Row
+from penstock.stores.sql.statements import Row, newer_schema
 from penstock.stores.sqlite.checkpoint import Checkpoints
 from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -32,7 +32,6 @@ from penstock.stores.sqlite.connection import (
     disconnect,
 )
 from penstock.stores.sqlite.location_check import beside
-from penstock.stores.sqlite.open import changed_schema
 from penstock.stores.sqlite.transaction import SqliteTransaction
 from penstock.stores.sqlite.write_lock import WriteLock
 
@@ -130,7 +129,7 @@ class SqliteSession:
             self._execute("begin_write")
             ((version,),) = self._execute("schema_version")
             if version != self._schema:
-                raise changed_schema(self._path, version, self._schema)
+                raise newer_schema(repr(str(self._path)), version, self._schema)
             self._look_at_files()
         except StoreBusy as error:
             self.rollback()
