@@ -34,7 +34,8 @@ LOOK_SECONDS = 0.2  # between two questions whether anything is left
 LOOK_SECONDS_MAX = 1.0  # the same while nobody runs anything
 WAITS = "Looking for what is left has to wait"
 
-#: Units of schedules never end, and builds wait for their own jobs.
+#: Units of schedules never end, and builds wait for their own jobs. By name, since the tasks may be
+#: those of other workers.
 _NOT_WAITED_FOR = (JobKind.TICK, JobKind.SLICE, JobKind.STEP)
 
 _States = Mapping[str, Mapping[JobState, int]]

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kind of job must answer: prepare, context, judge, ended.
+"""What a kind of job answers: what its jobs need first, what a body may know, what an end means.
+
+Before the body: `reader`, `context`, `before`, `remote_order`. After it: `EndRules` (in
+`attempt.py`), `refused`, `releases_stale`, `ended`. For drain and log: `recurs`, `named`,
+`error_level`. Where only the name of a task is known, as in counts of the store (`drain.py`,
+`accounting.py`), `kind_of_name` of `model/job.py` says which kind its jobs are of.
 
 A kind lives with its subject: the plain one in `job_kind.py`, ticks in `schedules/`, slices and
 steps in `builds/`. The wiring maps each task to its kind; the worker knows no other but the plain.
@@ -47,7 +52,7 @@ class JobReader(Protocol):
 
 
 class Kind(EndRules, Protocol):
-    """A kind of job. What it says of ends (`judge`) is in `attempt.EndRules`."""
+    """A kind of job. What it says of ends is in `attempt.EndRules`."""
 
     @property
     def reader(self) -> JobReader | None:
