@@ -20,7 +20,7 @@ from penstock.requests.admission import RequestAdmissionController
 from penstock.requests.clients.provider_clients import MakeTransport, ProviderClients
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
-from penstock.requests.journal.calls import PaidCalls
+from penstock.requests.journal.replay import PaidCalls
 
 PROVIDER = "acme"
 

@@ -17,8 +17,8 @@ from penstock.model.spending import Budget
 from penstock.requests import attempt_context
 from penstock.requests.attempt_context import AttemptContext
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.requests.journal.calls import PaidCalls
 from penstock.requests.journal.paid_policy import PaidPolicy
+from penstock.requests.journal.replay import PaidCalls
 from penstock.requests.journal.writer import JournalWriter
 from penstock.stores.retry import StoreRetry
 from penstock.stores.sqlite.in_process import InProcessStore

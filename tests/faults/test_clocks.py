@@ -21,7 +21,7 @@ from penstock.ids import SystemIds
 from penstock.model.job import JobState, NewJob
 from penstock.model.lease import Verdict
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.supervisor.store_access import LeaseHeartbeat
+from penstock.supervisor.heartbeat import LeaseHeartbeat
 from penstock.testing import ManualClock
 from penstock.worker.heartbeat import HeartbeatThread
 from penstock.worker.slot_table import SlotTable

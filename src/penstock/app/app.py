@@ -577,7 +577,7 @@ class Penstock:
     ) -> Enqueued:
         """Accept one job. When this returns, the job survives a crash, and power loss."""
         return self._queue.enqueue(
-            _accepted(request, key=key, after=after, priority=priority, delay=delay, group=group)
+            _new_job(request, key=key, after=after, priority=priority, delay=delay, group=group)
         )
 
     async def enqueue_async(
@@ -590,14 +590,14 @@ class Penstock:
         group: str | None = None,
     ) -> Enqueued:
         """The same on an event loop."""
-        job = _accepted(request, key=key, after=after, priority=priority, delay=delay, group=group)
+        job = _new_job(request, key=key, after=after, priority=priority, delay=delay, group=group)
         return await (await self._queue_async()).enqueue_async(job)
 
     def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
         """Accept many jobs, streaming in batches; each batch is all or nothing."""
         if isinstance(requests, JobRequest):
             raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
-        return self._queue.enqueue_many(_accepted(request) for request in requests)
+        return self._queue.enqueue_many(_new_job(request) for request in requests)
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
         """Multiply preflights and schedules by partitions: what a daemon checks and arms.
@@ -683,7 +683,7 @@ class Penstock:
         return await runner.build(targets, start, end, slots, **options)
 
 
-def _accepted(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)
+def _new_job(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)
     if not isinstance(request, JobRequest):
         raise UsageError(
             f"enqueue takes a job, got {type(request).__name__}; write app.enqueue(task.job(...))."

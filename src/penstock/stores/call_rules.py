@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for calls that cost money: what each step changes, the same for every store."""
+"""Rules for calls that cost money, the same for every store: what each step changes.
+
+`CallBook.intend` checks budgets before a call is sent.
+"""
 
 from __future__ import annotations
 

@@ -26,16 +26,15 @@ from penstock.ids import IdSource
 from penstock.model.job import WorkerId
 from penstock.model.plan import LockView
 from penstock.model.views import Outlook
-from penstock.stores.protocol import JobStore, Store
-from penstock.stores.retry import Outage, StoreRetry
+from penstock.stores.protocol import Store
+from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Question, aside
 from penstock.supervisor import protocol
 from penstock.supervisor.dead_workers import DeadWorker, DeadWorkers
-from penstock.worker.heartbeat import LOST_MONOTONIC, RepeatingThread, margin
+from penstock.supervisor.heartbeat import LeaseHeartbeat
 from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.slot_table import SlotTable
 
-RENEWED_PAST_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
 REPORT_SECONDS = 10.0  # how long the end of a run waits for reports of dead workers
 UNREACHABLE_SECONDS = 1.0  # the same while the store is unreachable
 ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
@@ -44,85 +43,6 @@ READ_FAILS = "The store cannot be read"
 OpenStore = Callable[[str, str], Store]
 
 log = logging.getLogger("penstock.supervisor")
-beat_log = logging.getLogger("penstock.beat")
-
-
-class LeaseHeartbeat(RepeatingThread):
-    """Renews the leases of all workers of a run, one row each."""
-
-    def __init__(
-        self,
-        store: JobStore,
-        tables: Callable[[], list[SlotTable | None]],
-        clock: Clock,
-        ttl_seconds: float,
-        beat_seconds: float,
-    ) -> None:
-        super().__init__("penstock-beat", beat_seconds)
-        self._store = store
-        self._tables = tables
-        self._clock = clock
-        self._ttl_seconds = ttl_seconds
-        self._outage = Outage(
-            beat_log, clock, "Leases were not renewed", "Leases are renewed again"
-        )
-        self._rested_monotonic = clock.monotonic()  # since then it waits for its next turn
-        self.failed: StoreError | None = None  # nothing will ever be renewed again
-
-    def run_once(self) -> int:
-        """Renew every worker that may be renewed; how many were."""
-        self._look_back(self._clock.monotonic())
-        try:
-            return self._renew()
-        finally:
-            self._rested_monotonic = self._clock.monotonic()
-
-    def _look_back(self, now: float) -> None:
-        """Say it, if this process was stopped (Ctrl-Z) for longer than its leases last."""
-        seconds = now - self._rested_monotonic
-        if seconds > self._ttl_seconds:
-            beat_log.warning(
-                "This process was stopped for %.0f s, longer than its leases of %g s last: others "
-                "may have its jobs; attempts that lost theirs are stopped, and change nothing.",
-                seconds,
-                self._ttl_seconds,
-            )
-
-    def _renew(self) -> int:
-        now = self._clock.monotonic()
-        wanted = {}
-        for table in self._tables():
-            if table is None:
-                continue
-            try:
-                snapshot = table.snapshot()
-            except ValueError:  # the worker has just been reaped and its table closed
-                continue
-            overdue = any(
-                record.deadline_monotonic and now > record.deadline_monotonic + RENEWED_PAST_SECONDS
-                for record in snapshot.running
-            )
-            if snapshot.worker is not None and not overdue:
-                wanted[snapshot.worker] = table
-        if not wanted:
-            return 0
-        try:
-            alive = self._store.beat(list(wanted), self._ttl_seconds).result(self._ttl_seconds)
-        except (StoreFailed, StoreCorrupt) as error:
-            self.failed = error
-            return 0
-        except (PenstockError, TimeoutError) as error:
-            self._outage.began(error)
-            return 0
-        self._outage.ended()
-        until = now + self._ttl_seconds - margin(self._ttl_seconds)
-        for worker, table in wanted.items():
-            try:
-                if table.snapshot().worker == worker:
-                    table.set_lease_until(until if worker in alive else LOST_MONOTONIC)
-            except ValueError:
-                continue
-        return len(alive)
 
 
 class StoreAccess:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The heartbeat: renewal of a worker's lease, and until when the worker may rely on it.
 
-Renewal happens outside of the event loop: by the supervisor where there is one, else by a
-thread. A worker relies on its lease until the moment the renewal was *sent*, plus the time to live,
-less a margin.
+Renewal happens outside of the event loop: by the supervisor where there is one
+(`supervisor/heartbeat.py`), else by a thread. A worker relies on its lease until the moment the
+renewal was *sent*, plus the time to live, less a margin.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
 from penstock.requests.host_check import HostCheck
 from penstock.requests.journal.attempt_calls import AttemptCalls
-from penstock.requests.journal.calls import PaidCalls
 from penstock.requests.journal.paid_policy import PaidPolicy
+from penstock.requests.journal.replay import PaidCalls
 from penstock.requests.journal.writer import JournalWriter
 from penstock.stores.protocol import JournalStore, LearnedLimitStore
 from penstock.stores.retry import StoreRetry

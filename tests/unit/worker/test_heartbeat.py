@@ -12,7 +12,7 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
-from penstock.supervisor.store_access import RENEWED_PAST_SECONDS, LeaseHeartbeat
+from penstock.supervisor.heartbeat import RENEWED_PAST_SECONDS, LeaseHeartbeat
 from penstock.testing import ManualClock
 from penstock.worker.heartbeat import LOST_MONOTONIC, HeartbeatThread, Overrun, TableKeeper, margin
 from penstock.worker.slot_table import SlotTable

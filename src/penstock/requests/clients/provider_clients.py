@@ -26,7 +26,7 @@ from penstock.model.request import RequestAdmissionItem, RequestOutcome, Request
 from penstock.requests.clients.httpx import AdmittedTransport, RoutedTransport, SyncTransport
 from penstock.requests.exchange import ACCEPTED, outcome_of_error
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
-from penstock.requests.journal.calls import PaidCalls, PaidTransport
+from penstock.requests.journal.replay import PaidCalls, PaidTransport
 from penstock.requests.thread_bridge import ThreadBridge
 from penstock.requests.usage import RequestFields, check_tokens
 from penstock.retry.classify import FailureClass, clamp, classify

@@ -201,7 +201,7 @@ class PaidCall:
         self._model = ""
         self._expected = TokensUsed(0, 0)
         self._resent = calls.resent(key)
-        self._is_intended = False
+        self._is_reserved = False
         self._is_in_flight = False
         self._has_key = True
         self._status = 0
@@ -228,11 +228,11 @@ class PaidCall:
             BudgetUsedUp: it would cost too much.
             AttemptOver: a later attempt of its job has begun.
         """
-        if not self._is_intended:
-            waits_for = await self._intend(resource, expected, may_wait)
+        if not self._is_reserved:
+            waits_for = await self._reserve(resource, expected, may_wait)
             if waits_for is not None:
                 return waits_for
-            self._is_intended = True
+            self._is_reserved = True
         self._is_in_flight = True
         return None
 
@@ -240,7 +240,7 @@ class PaidCall:
         """Wait until another call may have released its reservation."""
         await self._writer.reservations.wait_for_change(budget)
 
-    async def _intend(
+    async def _reserve(
         self, resource: RequestResourceKey, expected: TokensUsed, may_wait: bool
     ) -> Budget | None:
         self._model, self._expected = resource.model, expected
@@ -384,7 +384,7 @@ class PaidCall:
 
     def failed(self, error: BaseException) -> None:
         """Close it, or leave it in doubt: sending raised."""
-        if not self._is_intended:
+        if not self._is_reserved:
             self._free_key()
         elif not self._is_in_flight or _was_never_sent(error):
             self.refused()

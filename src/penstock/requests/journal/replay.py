@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paid calls of a provider: replays journaled answers, holds or resends calls in doubt."""
+"""Replay or send: a journaled answer is replayed, a call in doubt is held or sent again."""
 
 from __future__ import annotations
 
