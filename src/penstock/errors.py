@@ -335,7 +335,7 @@ class PreflightFailed(PenstockError):
             shown.append(f"and {more:,} more")
         super().__init__(
             f"{len(failures):,} of {checks_count:,} preflight(s) did not pass, so no work was "
-            f"begun: {'; '.join(shown)}."
+            f"started: {'; '.join(shown)}."
         )
         self.failures = dict(failures)
 

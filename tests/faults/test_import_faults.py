@@ -79,7 +79,7 @@ def imported(command: Command, data: bytes, *options: str) -> Ended:
         (b"null", "", "must be a JSON object, got null"),
         (b"[1, 2]", "", "must be a JSON object, got [1,2]"),
         (b'{"id": 9, "task": "visit", "host": NaN}', "", "$.host: NaN is not JSON"),
-        (b'{"id": 9, "a": {"b": 1, "b": 2}}', "", "$.a: the key 'b' stands twice"),
+        (b'{"id": 9, "a": {"b": 1, "b": 2}}', "", "$.a: the key 'b' occurs twice"),
         (b'{"id": "a\\u0007", "task": "visit", "host": "h"}', "", "control characters"),
         (b'{"id": "", "task": "visit", "host": "h"}', "", "A key has 1 to 512"),
         (b"x" * (3 * 2**20), "", "3,145,730 bytes; a line has at most 2,162,688"),
@@ -196,7 +196,7 @@ def test_f58_a_file_that_cannot_be_read_to_its_end_keeps_what_came_before(
     assert (ended.code, ended.out) == (1, "")
     assert ended.sentence == (
         "The file 'jobs.jsonl' cannot be read after line 1500: Input/output error; 1,000 new, 0 "
-        "known, 0 bad. Mend it, then run the same command again."
+        "known, 0 bad. Fix it, then run the same command again."
     )
     assert len(keys(project)) == 1000  # whole batches
 

@@ -135,7 +135,7 @@ def test_f72_damage_is_told_all_the_same(url: str) -> None:
     with closing(open_postgres(url, durability="normal")) as store:
         with psycopg.connect(url) as connection:
             connection.execute(RENAMED.encode())
-        with pytest.raises(StoreCorrupt, match="is not whole"):
+        with pytest.raises(StoreCorrupt, match="is incomplete"):
             store.stats().result()
-        with pytest.raises(StoreCorrupt, match="is not whole"):
+        with pytest.raises(StoreCorrupt, match="is incomplete"):
             store.cancel(["a"]).result()

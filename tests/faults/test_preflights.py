@@ -118,7 +118,7 @@ def test_f63_a_process_that_dies_for_no_fault_of_a_check_is_followed_by_another(
     project.await_bodies("event")
 
     assert project.stop(process) == 0
-    assert "Another process looks again." in project.errors()
+    assert "Another process checks again." in project.errors()
 
 
 def test_f63_a_check_that_flaps_is_tried_again_and_the_work_begins(project: DaemonProject) -> None:

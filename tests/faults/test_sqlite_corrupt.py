@@ -190,7 +190,7 @@ def test_f26_a_schema_that_is_not_what_its_version_says_is_refused(path: Path) -
         connection.execute("create view manifests_committed as select 1")  # schema 1 has the name
         connection.pragma("user_version", 1)
 
-    assert "its schema is not what its version says" in refused(path, StoreCorrupt)
+    assert "its schema does not match its version" in refused(path, StoreCorrupt)
 
 
 def test_f26_a_store_without_one_of_its_tables_is_refused(path: Path) -> None:

@@ -137,8 +137,8 @@ def test_f27_a_turn_that_is_held_by_a_stopped_process_is_told_with_its_name(
         reply = store.enqueue(world.new_jobs(1))
         with pytest.raises(TimeoutError):
             store.enqueue(world.new_jobs(1, prefix="withdrawn")).result(1.5)
-        wait_until(lambda: bool(messages(caplog, "It is the turn of")))
-        told = messages(caplog, "It is the turn of")
+        wait_until(lambda: bool(messages(caplog, "The write lock of the store")))
+        told = messages(caplog, "The write lock of the store")
         process.communicate("\n", timeout=world.SECONDS)
 
         assert len(told) == 1, told

@@ -79,7 +79,7 @@ def test_a_run_waits_at_its_start_for_a_server_that_comes_up(shop: Shop) -> None
     shop.add("sleeps", 3, seconds=0)
     goes_away(shop)
     run = start(shop, "--drain", "--processes", "2")
-    said = hears(run, "The store is unreachable: " + SENTENCE + " It is waited for up to 30 s.")
+    said = hears(run, "The store is unreachable: " + SENTENCE + " Waiting for it up to 30 s.")
     comes_back(shop)
     said += rest_of(run)
 
@@ -94,7 +94,7 @@ def test_a_run_whose_server_does_not_come_up_ends_with_one_sentence(shop: Shop) 
     lines = rest_of(run).splitlines()
 
     assert run.returncode == 1
-    assert "It is waited for up to 0.6 s." in lines[0]
+    assert "Waiting for it up to 0.6 s." in lines[0]
     assert lines[1:] == [SENTENCE]
 
 
@@ -125,7 +125,7 @@ def test_a_body_that_does_not_stop_dies_with_its_worker_while_the_server_is_away
     goes_away(shop)
     said = hears(run, "runs jobs after the end of its lease and is killed")
     wait_until(lambda: not is_alive(pid))
-    said += hears(run, "It is waited for.")  # the next worker, however long
+    said += hears(run, "Waiting for it.")  # the next worker, however long
     comes_back(shop)
     said += rest_of(run)
 

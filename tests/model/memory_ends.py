@@ -64,7 +64,7 @@ class Ends:
         count = sum(len(jobs) for jobs in batches)
         if count > BATCH_JOBS_MAX:
             raise EnqueueRefused(
-                f"Job {end.job.key!r} wants to enqueue {count:,} jobs with its end; at most "
+                f"Job {end.job.key!r} enqueues {count:,} jobs when it ends; at most "
                 f"{BATCH_JOBS_MAX:,} are accepted."
             )
         for jobs in batches:

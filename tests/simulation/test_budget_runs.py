@@ -244,7 +244,7 @@ def test_a_model_without_a_price_is_refused_when_it_is_called() -> None:
         assert {t.job(key).attempts for key in t.states} == {0}
     assert shop.provider.counts.calls == 0
     assert str(caught.value) == (
-        "The price of api/m is not known, and [budget.provider.api] counts dollars: say "
+        "The price of api/m is not known, and [budget.provider.api] counts dollars: set "
         'usd_per_million_tokens = { input = …, output = … } in [providers.api.models."m"] of '
         "penstock.toml, then run the same command again."
     )

@@ -61,7 +61,7 @@ def build_request(
 def _range(calendar: Calendar, start: Moment, end: Moment, now: int) -> tuple[int, int]:
     first, last = parse_moment(start, calendar, now), parse_moment(end, calendar, now)
     if first > last:
-        raise UsageError(f"The start {start} lies after the end {end}; exchange them.")
+        raise UsageError(f"The start {start} lies after the end {end}; swap them.")
     if isinstance(end, str) and end.strip() == NOW:
         newest = calendar.before(last, 1)  # the same words, the same request, until there is more
         last = max(first, newest[0] + 1 if newest else first)

@@ -39,7 +39,7 @@ GIVE_WAY_JOBS = 50  # after so many the writer's thread may have the interpreter
 GIVE_WAY_SECONDS = 1e-6  # the shortest that there is; without, the writer waits 5 ms for it
 ENQUEUE_AHEAD = 4  # batches on their way while the next is made
 UNCHANGED = "nothing was changed. Try again, or find what it waits for."
-KEPT_BEFORE = "the jobs before are kept. Do the same again."  # keys make that safe
+KEPT_BEFORE = "the jobs before it are kept. Repeat the call."  # keys make that safe
 
 log = logging.getLogger("penstock.app")
 

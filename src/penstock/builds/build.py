@@ -310,7 +310,7 @@ class Build:
             log.warning("%s The build goes on.", error)
             return
         if swept.files or swept.staged:
-            log.info("%d file(s) of %r that nobody names were removed.", swept.files, name)
+            log.info("%d unreferenced file(s) of %r were removed.", swept.files, name)
 
     def _paths(self, name: str, plan_id: str, alive: set[str]) -> Iterator[str]:
         """What manifests name, visible or not; first, who may still add to them is noted."""

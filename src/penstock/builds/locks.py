@@ -44,10 +44,10 @@ def format_holders(locks: Sequence[LockView]) -> str:
 def format_lost_locks(locks: Sequence[LockView], names: Collection[str], run_id: str) -> str:
     """Why a run stops that had the locks of these datasets, and has them no more."""
     others = [one for one in locks if one.name in names and one.run_id != run_id]
-    who = format_holders(others) if others else "nobody has them now"
+    who = format_holders(others) if others else "nobody holds them now"
     return (
         f"The locks of this build were lost, because they were not renewed in time: {who}. "
-        "Nothing more was changed; the same build goes on when they are free."
+        "Nothing more was changed; the same build continues once they are free."
     )
 
 

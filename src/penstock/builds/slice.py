@@ -108,7 +108,7 @@ class SliceSite:
     async def aside(self, call: Callable[[], T]) -> T:
         """Do something that blocks in a thread of the worker."""
         if self._threads is None:
-            raise InternalError("Nobody has threads for this run.")
+            raise InternalError("This run has no threads.")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -191,7 +191,9 @@ def _body(site: SliceSite, dataset: Dataset[..., Any]) -> Callable[..., Any]:
 
 def _order(ctx: Context) -> SliceOrder:
     if not isinstance(ctx, SliceContext):
-        raise InternalError("A job that builds slices has the context of another.")
+        raise InternalError(
+            "A job that builds slices was given the context of another kind of job."
+        )
     return ctx._order
 
 
@@ -283,7 +285,7 @@ def _built(
     inputs = _inputs(job)
     outputs = _outputs(value)
     if job.plan_id is None or job.level is None:
-        raise InternalError(f"The job {job.key!r} builds slices and is of no plan.")
+        raise InternalError(f"The job {job.key!r} builds slices but belongs to no plan.")
     effects: list[Effect] = [
         StageManifest(
             dataset=dataset.name,
@@ -333,7 +335,7 @@ def _stepped(attempt: Attempt, now_at: int) -> JobEnd:
     failed = _inputs(job).failed
     if failed is None:
         return JobEnd(job, JobState.DONE, attempt.started_at, now_at, None, None, effects)
-    why = AttemptError(ErrorCategory.OWN, "Skip", f"fail fast: not all of {failed} ended well")
+    why = AttemptError(ErrorCategory.OWN, "Skip", f"fail fast: not all of {failed} succeeded")
     return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, None, why, effects)
 
 

@@ -60,9 +60,9 @@ class PausedPlans:
             window.hold_back(job.task)
             self._loop.spawn(self._until_it_goes_on(job.task, job.plan_id, window))
             log.info(
-                "Jobs of %r rest: nobody leads their plan %s; the same build goes on with it.",
-                task_name(job.task),
+                "No run leads plan %s, so its jobs of %r wait; the same build continues it.",
                 job.plan_id,
+                task_name(job.task),
             )
 
     async def _until_it_goes_on(self, task: str, plan_id: str, window: Window) -> None:
@@ -79,7 +79,7 @@ class PausedPlans:
 
     def _put_off(self, job: LeasedJob) -> JobFailure:
         now_at = to_micros(self._clock.now())
-        why = "nobody leads its plan now; the same build goes on with it"
+        why = "no run leads its plan now; run the same build again to continue it"
         return JobFailure(
             ref=JobRef(job.id, job.token),
             key=job.key,

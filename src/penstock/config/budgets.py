@@ -18,7 +18,7 @@ Tasks = Mapping[str, Task[..., Any]]
 
 _NO_SOURCES: Mapping[str, str] = {}
 _COUNTS_NOTHING = (
-    "counts nothing, since no provider of the app is paid; say paid = true in [providers.NAME]"
+    "counts nothing, since no provider of the app is paid; set paid = true in [providers.NAME]"
 )
 
 
@@ -100,7 +100,7 @@ def _scope_problem(
         return f"is about a provider that the app does not define; {near}"
     if provider not in paid:
         return (
-            f"counts nothing, since the calls of provider {provider!r} cost nothing; say "
+            f"counts nothing, since the calls of provider {provider!r} cost nothing; set "
             f"paid = true in [providers.{provider}]"
         )
     return None
@@ -113,7 +113,7 @@ def _price_problem(
     for provider, model in sorted(_covered(budget, settings, tasks, paid)):
         if model not in prices_of(_of(settings, provider)):
             return (
-                f"counts dollars, and the price of {provider}/{model} is not known; say "
+                f"counts dollars, and the price of {provider}/{model} is not known; set "
                 f"{price_setting(provider, model)}"
             )
     return None

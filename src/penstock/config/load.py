@@ -268,7 +268,7 @@ def _read_toml(path: Path) -> Mapping[str, object]:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path.name}, line {line}, is not UTF-8; save it as UTF-8.") from None
     except RecursionError:
-        raise ConfigError(f"{path.name} is nested too deeply; no setting is.") from None
+        raise ConfigError(f"{path.name} is nested too deeply to be read.") from None
     except ValueError as error:  # TOMLDecodeError, and numbers that Python refuses to read
         raise ConfigError(_syntax_sentence(path.name, content, str(error))) from None
 

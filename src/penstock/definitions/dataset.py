@@ -172,7 +172,7 @@ def _needs(what: str, needs: object) -> tuple[Need, ...]:
         if parameter in found:
             raise UsageError(
                 f"{what} needs {need.dataset!r} and {found[parameter].dataset!r}, whose slices "
-                f"would both be given as {parameter!r}; say one need, or rename a dataset."
+                f"would both be passed as {parameter!r}; drop one need, or rename a dataset."
             )
         found[parameter] = need
     return tuple(found.values())
@@ -242,7 +242,7 @@ def _check_parameters(
     for parameter in parameters[2:]:
         if parameter.name not in wanted and parameter.default is inspect.Parameter.empty:
             raise UsageError(
-                f"{what} has the parameter {parameter.name!r}, which none of its needs is called; "
+                f"{what} has the parameter {parameter.name!r}, but no need of that name; "
                 f"it must take {wants}."
             )
     _check_at(what, function, batch)

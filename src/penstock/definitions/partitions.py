@@ -201,7 +201,7 @@ class Partitions(Generic[T]):
     def _rebuilt(self, configured: Sequence[object] | None) -> tuple[T, ...]:
         if configured is None:
             raise UsageError(
-                f"Partitions {self.name!r}: the configuration says nothing about them; write "
+                f"Partitions {self.name!r}: the configuration does not list them; write "
                 f"{self.name} = [...] under [partitions] in penstock.toml."
             )
         values = []

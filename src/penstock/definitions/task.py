@@ -201,7 +201,9 @@ class ArgumentCodec:
         name, inner = (place["name"], place["inner"]) if place else (path, "")
         if match := _MISSING.match(problem):
             where = f" of {path!r}" if path != "$" else ""
-            return PayloadError(f"Task {self.task!r} misses the argument {match['name']!r}{where}.")
+            return PayloadError(
+                f"Task {self.task!r} is missing the argument {match['name']!r}{where}."
+            )
         if match := _UNKNOWN.match(problem):
             if path == "$":
                 return PayloadError(self._unknown(match["name"]))

@@ -229,7 +229,7 @@ class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
         if refusal.price_is_missing:
             return (
                 f"The price of {refusal.where} is not known, and [{self.budget}] counts dollars: "
-                f"say {refusal.price_setting} of penstock.toml, then run the same command again."
+                f"set {refusal.price_setting} of penstock.toml, then run the same command again."
             )
         a_day = refusal.budget.period is Period.DAY
         anew = "it opens again at midnight UTC" if a_day else "a new run counts from zero"

@@ -64,7 +64,7 @@ def check(value: object, *, limit_bytes: int | None = None) -> None:
             if depth == DEPTH_MAX:
                 raise StrictJsonError(*_too_deep(way, value))
             if kind is _Twice:
-                problem = f"the key {_short(item.key)!r} stands twice in one object"  # type: ignore[attr-defined]
+                problem = f"the key {_short(item.key)!r} occurs twice in one object"  # type: ignore[attr-defined]
                 raise StrictJsonError(_written(way), problem)
             for name, inner in item.items():  # type: ignore[attr-defined]
                 if type(name) is not str:
@@ -78,7 +78,7 @@ def check(value: object, *, limit_bytes: int | None = None) -> None:
             for index, inner in enumerate(item):  # type: ignore[arg-type]
                 todo.append((inner, (way, index), depth + 1))
         else:
-            problem = f"a value of type {kind.__name__}, which JSON has not"
+            problem = f"a value of type {kind.__name__}, which JSON does not have"
             raise _NotPlain(_written(way), problem)
         seen += 1
         if limit_bytes is not None and seen + len(todo) > limit_bytes:  # each has a byte at least
@@ -147,7 +147,7 @@ def _unknown(value: object) -> object:
     dump = getattr(value, "model_dump", None)  # a pydantic model, without importing pydantic
     if callable(dump):
         return dump(mode="json")
-    raise StrictJsonError("$", f"a value of type {type(value).__name__}, which JSON has not")
+    raise StrictJsonError("$", f"a value of type {type(value).__name__}, which JSON does not have")
 
 
 def dumps(value: object, *, limit_bytes: int, deterministic: bool = False) -> str:

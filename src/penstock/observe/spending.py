@@ -51,7 +51,7 @@ class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
         if budget.format_amount(self.reserved) != budget.format_amount(Amount()):
             used += f", {budget.format_amount(self.reserved)} reserved"
         whole = budget.format_amount(budget.cap)
-        return f"Of [{budget.name}], {budget.format_amount(self.left)} of {whole} is left ({used})."
+        return f"[{budget.name}] has {budget.format_amount(self.left)} of {whole} left ({used})."
 
 
 def spending_of(balances: Iterable[Balance]) -> list[Spending]:

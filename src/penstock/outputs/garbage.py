@@ -64,7 +64,7 @@ def collect_garbage(
             return _GarbageCollection(root.disk, dataset, alive).run(folder, named)
     except OSError as error:
         raise OutputFailed(
-            f"Files of {dataset} below {root.path} that nobody names could not be removed: "
+            f"Unreferenced files of {dataset} below {root.path} could not be removed: "
             f"{reason(error)}.",
             error.errno,
         ) from error

@@ -65,7 +65,7 @@ def read_content(root: OutputRoot, named: SliceNames, output: SliceOutput) -> by
         found = "more" if len(data) > output.bytes else f"{len(data):,}"
         raise _damaged(named, output, f"it should have {output.bytes:,} bytes and has {found}")
     if checksum_of(data) != output.checksum:
-        raise _damaged(named, output, "its checksum is another")
+        raise _damaged(named, output, "its checksum differs")
     return data
 
 
@@ -103,7 +103,7 @@ def join_tables(
         raise UsageError(
             f"Column {column!r} is {column_type(tables[first], column)} in "
             f"{named.of(outputs[first].at)} and {column_type(tables[second], column)} in "
-            f"{named.of(outputs[second].at)}: read them apart, or build one of them again."
+            f"{named.of(outputs[second].at)}: read them separately, or build one of them again."
         ) from error
 
 

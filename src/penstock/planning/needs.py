@@ -125,7 +125,7 @@ def missing_slice(down: DatasetSpec, at: int, need: Need, up: DatasetSpec) -> Us
         first = slice_name(up.name, last[0], up.calendar)
         return UsageError(
             f"{who} needs {need.count:,} slices of {up.name} up to {when}, but {calendar} has only "
-            f"{len(last):,} of them, the first is {first}; begin later, or look back less far."
+            f"{len(last):,} of them, the first at {first}; begin later, or look back less far."
         )
     return UsageError(
         f"{who} needs {up.name} at or before {when}, but {calendar} has no slice there; "

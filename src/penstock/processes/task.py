@@ -72,7 +72,7 @@ def _serve(channel: socket.socket) -> None:
             end = _run(app, call)
             if os.getpid() != pid:
                 os._exit(0)  # a forked child came back from a body: it is not this process
-            recycle = None if _shared() == fresh else "it has changed what others share"
+            recycle = None if _shared() == fresh else "it has changed state that other jobs share"
             task_protocol.send(channel, task_protocol.Answer(call.number, end, recycle))
 
 

@@ -387,7 +387,7 @@ class Exchange:
         if self.is_over:
             return
         log.warning(
-            "A reply of %s was thrown away before its body was closed; close every stream, or use "
+            "A reply of %s was discarded before its body was closed; close every stream, or use "
             "`async with`.",
             self.where,
         )

@@ -81,7 +81,7 @@ class PreflightRecheck:
     ) -> Any:  # noqa: ANN401 (whatever it returns)
         """Run a look in a thread; one that was given up keeps its thread, and gets no second."""
         if unit in self._in_threads:
-            raise UsageError("its last look has not ended yet; give its calls time limits")
+            raise UsageError("its last check has not ended yet; give its calls time limits")
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(value: object, error: BaseException | None) -> None:

@@ -287,7 +287,7 @@ def open_when_reachable(
         StoreUnavailable: it cannot be reached.
     """
     span = f" up to {seconds:g} s" if seconds < inf else ""
-    outage = Outage(log, clock, meanwhile=f"It is waited for{span}.", level=level)
+    outage = Outage(log, clock, meanwhile=f"Waiting for it{span}.", level=level)
     delay, retried = RetryDelay(rand), (StoreUnavailable,)
     return retry_in_thread(open_store, clock, delay, outage, wait, seconds=seconds, retried=retried)
 
@@ -298,8 +298,8 @@ def wait_for(reply: Reply[T], store: Store, otherwise: str) -> T:
         return reply.result(STORE_WAIT_SECONDS)
     except TimeoutError:
         raise StoreBusy(
-            f"The store {store.url} gave no answer for {STORE_WAIT_SECONDS:g} s, others hold it or "
-            f"it is too slow; {otherwise}"
+            f"The store {store.url} did not answer for {STORE_WAIT_SECONDS:g} s: others hold it, "
+            f"or it is too slow; {otherwise}"
         ) from None
 
 

@@ -200,7 +200,7 @@ class Phases:
                     name=name, partition=partition, passed=False, problem=crashed.problem
                 )
             if looks_again:
-                log.error("%s Another process looks again.", message)
+                log.error("%s Another process checks again.", message)
                 return None
         return Failed(message, self.exit_code() or 1)
 

@@ -119,7 +119,7 @@ def _cause(refusal: BudgetRefusal) -> str:
         return f"[{budget.name}] counts dollars, and the price of {where} is not known."
     short = refusal.short
     return (
-        f"Of [{budget.name}], {short.format_amount(refusal.left)} of "
-        f"{short.format_amount(short.cap)} is left, and a call of {where} may need "
+        f"[{budget.name}] has {short.format_amount(refusal.left)} of "
+        f"{short.format_amount(short.cap)} left, and a call of {where} may need "
         f"{short.format_amount(refusal.asked)}."
     )

@@ -191,7 +191,7 @@ class JobExecutor:
 
     def _run_process(self, attempt: Attempt) -> None:
         if self._processes is None:
-            raise InternalError("There is nobody who could start a process.")
+            raise InternalError("This run has no pool of processes.")
         context = attempt.context
         order = self._kind(attempt).remote_order(context)
         attempt.kill = self._processes.submit(

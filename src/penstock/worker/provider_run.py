@@ -93,7 +93,7 @@ class LearnedLimits:
         try:
             kept = await self._store.learned()
         except StoreError as error:
-            log.warning("What was learned about limits cannot be read: %s", error)
+            log.warning("Learned limits cannot be read: %s", error)
             return
         now_at = self._clock.now() * MICROSECONDS
         for one in kept:
@@ -124,7 +124,7 @@ class LearnedLimits:
         try:
             await self._store.save_learned(changed)
         except StoreError as error:
-            log.debug("What was learned about limits is not kept: %s", error)
+            log.debug("Learned limits were not saved: %s", error)
         else:
             self._written |= changed
         finally:
@@ -484,4 +484,4 @@ async def _within(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.wait_for(work, END_SECONDS)
     except Exception as error:
-        log.debug("The end of a run was not waited for: %r", error)
+        log.debug("Closing did not finish in time, or failed: %r", error)

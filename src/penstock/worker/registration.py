@@ -63,7 +63,7 @@ class Registration:
         while self._clock.monotonic() - sent > ttl * FRESH_SHARE:
             sent = self._clock.monotonic()  # it waited for a server: nobody knows for how long
             if worker.id not in await self._store.beat([worker.id], ttl):
-                raise StoreBusy("The registration came too late.")
+                raise StoreBusy("The lease ended before the registration was complete.")
         self.worker_id, self._asked = worker.id, None
         self._table.set_worker(worker.id)
         self._keeper.adopt(worker.id, sent + ttl)
@@ -83,6 +83,6 @@ class Registration:
                         pass
         except (PenstockError, TimeoutError) as error:
             log.warning(
-                "The worker could not sign off, what it held comes back when its lease ends: %s",
+                "The worker could not sign off, so its jobs come back when its lease ends: %s",
                 str(error) or "no answer in time",
             )

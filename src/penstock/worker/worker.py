@@ -251,7 +251,7 @@ class Worker:
         self._registration.losing = True
         log.error(
             "The lease of worker %s could not be renewed in time; its jobs are given up and it "
-            "starts anew.",
+            "registers again.",
             self.worker_id,
         )
         self._window.clear()

@@ -74,8 +74,8 @@ def test_a_producer_waits_for_a_server_that_comes_up_and_says_so(
     assert len(opened) == 2
     unreachable, reachable = caplog.messages
     assert unreachable == (
-        "The store is unreachable: The server of postgresql://me@h/db cannot be reached. It is "
-        "waited for up to 30 s."
+        "The store is unreachable: The server of postgresql://me@h/db cannot be reached. "
+        "Waiting for it up to 30 s."
     )
     assert re.fullmatch(r"The store is reachable again after \d+\.\d s\.", reachable)
 

@@ -191,6 +191,6 @@ def test_a_check_is_no_job_and_the_command_that_runs_it_is_named(
 
     assert ended.code == 1
     assert ended.err == (
-        "'preflight:exists:x/y' is a check, which runs when a daemon starts and is no job; "
-        "'penstock run --check' runs it and says what it comes to.\n"
+        "'preflight:exists:x/y' is a check, not a job: it runs when a daemon starts; "
+        "'penstock run --check' runs it now and prints its result.\n"
     )

@@ -166,17 +166,17 @@ usd_per_million_tokens = {{ input = 1, output = 2 }}
         (
             PAID + "[budget.provider.web.day]\ntokens = 5",
             "budget.provider.web.day (from penstock.toml) counts nothing, since the calls of "
-            "provider 'web' cost nothing; say paid = true in [providers.web].",
+            "provider 'web' cost nothing; set paid = true in [providers.web].",
         ),
         (
             "[budget]\ntokens = 5",
             "budget (from penstock.toml) counts nothing, since no provider of the app is paid; "
-            "say paid = true in [providers.NAME].",
+            "set paid = true in [providers.NAME].",
         ),
         (
             PAID + "[budget]\nusd = 5",
             "budget (from penstock.toml) counts dollars, and the price of ai/gpt-5 is not known; "
-            "say usd_per_million_tokens = { input = …, output = … } in "
+            "set usd_per_million_tokens = { input = …, output = … } in "
             '[providers.ai.models."gpt-5"].',
         ),
         (PAID + "[budget.task.named]\nusd = 5", "the price of ai/gpt-5 is not known"),

@@ -147,7 +147,7 @@ def example(ctx: Context, host: str, points: list[Point], depth: int = 1) -> Non
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        ("{}", "Task 't' misses the argument 'host'."),
+        ("{}", "Task 't' is missing the argument 'host'."),
         ('{"host": 5, "points": []}', "Task 't', argument 'host': expected `str`, got `int`."),
         (
             '{"host": "h", "points": [{"x": 1}, {"x": "?"}]}',
@@ -155,7 +155,7 @@ def example(ctx: Context, host: str, points: list[Point], depth: int = 1) -> Non
         ),
         (
             '{"host": "h", "points": [{}]}',
-            "Task 't' misses the argument 'x' of '$.points[0]'.",
+            "Task 't' is missing the argument 'x' of '$.points[0]'.",
         ),
         (
             '{"host": "h", "points": [], "dpth": 1}',
@@ -186,8 +186,8 @@ def test_an_unknown_field_inside_an_argument_is_told() -> None:
         (2**63, "64 bits"),
         ("\x00", "NUL"),
         ("\ud800", "surrogate"),
-        (b"bytes", "a value of type bytes, which JSON has not"),
-        (Opaque(), "a value of type Opaque, which JSON has not"),
+        (b"bytes", "a value of type bytes, which JSON does not have"),
+        (Opaque(), "a value of type Opaque, which JSON does not have"),
         ({1: 2}, "a key of type int"),
         ("x" * 2**20, "1,048,576 are kept"),
     ],

@@ -67,7 +67,7 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
         r"'x' must take \(ctx, at\): a context and `at`; it takes \(ctx: 'Context', wh",
     ),
     (without_anything, {}, r"must take \(ctx, at\)"),
-    (of_prices, {}, "has the parameter 'prices', which none of its needs is called"),
+    (of_prices, {}, "has the parameter 'prices', but no need of that name"),
     (
         plain,
         {"needs": ["prices"]},
@@ -90,7 +90,7 @@ MISTAKES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (plain, {"needs": None}, r"needs= is a list such as \[prices\], got None"),
     (of_prices, {"needs": Need(dataset="prices")}, r"needs= is a list such as \[prices\]"),
     (plain, {"needs": [5]}, "a need is a dataset, its name, or such as"),
-    (of_prices, {"needs": ["prices", Need(dataset="prices")]}, "would both be given as 'prices'"),
+    (of_prices, {"needs": ["prices", Need(dataset="prices")]}, "would both be passed as 'prices'"),
     (plain, {"limits": {"host": lambda at: "x"}}, "the limit 'host' of a dataset is a text"),
     (plain, {"max_attempts": 0}, "max_attempts must be at least 1"),
     (plain, {"executor": "thread"}, "executor must be 'process' or left out"),

@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(root: OutputRoot) -> None:
         broken = bytearray(content)
         broken[place] ^= 1 << place % 8
         file.write_bytes(broken)
-        assert "its checksum is another" in str(damage(root, output))
+        assert "its checksum differs" in str(damage(root, output))
     file.write_bytes(content)
 
     assert read_table(root, PRICES, output).num_rows == 50
@@ -214,7 +214,7 @@ def test_slices_whose_types_do_not_meet_are_named_both(root: OutputRoot) -> None
 
     assert str(caught.value) == (
         "Column 'close' is int64 in prices@2024-01-05 and string in prices@2024-01-08: "
-        "read them apart, or build one of them again."
+        "read them separately, or build one of them again."
     )
 
 

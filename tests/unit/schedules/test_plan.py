@@ -153,7 +153,7 @@ def test_every_mistake_is_told_at_once() -> None:
     assert str(refused.value).splitlines() == [
         "The plan has 6 problems:",
         "- Partitions 'broken': their function raised OSError: no list.",
-        "- Partitions 'missing': the configuration says nothing about them; write missing = [...] "
+        "- Partitions 'missing': the configuration does not list them; write missing = [...] "
         "under [partitions] in penstock.toml.",
         "- Partitions 'name': '' has an empty name, or an empty part in it.",
         "- Partitions 'name': two values are named 'a'.",

@@ -360,7 +360,7 @@ def test_a_server_that_comes_up_in_time_is_opened_and_the_wait_told_once(
     assert server.opened() == "opened"
 
     assert caplog.messages[:1] == (
-        ["The store is unreachable: nobody is there. It is waited for up to 30 s."] if up_at else []
+        ["The store is unreachable: nobody is there. Waiting for it up to 30 s."] if up_at else []
     )
     assert [m.startswith("The store is reachable again after") for m in caplog.messages[1:]] == (
         [True] if up_at else []
@@ -463,6 +463,6 @@ def test_a_store_that_gives_no_answer_is_told_whatever_it_is_kept_by(
         wait_for(reply, InProcessStore(ManualClock()), "nothing was changed.")
 
     assert str(refused.value) == (
-        "The store memory: gave no answer for 0.01 s, others hold it or it is too slow; nothing "
+        "The store memory: did not answer for 0.01 s: others hold it, or it is too slow; nothing "
         "was changed."
     )

@@ -123,7 +123,7 @@ class TaskAdmissionController:
                 return answer
             found = self._found
             if found is None:
-                raise InternalError("A task was found eligible, but not under which decision.")
+                raise InternalError("A task was found eligible without a recorded decision.")
         self._last_lease_id = lease_id = self._last_lease_id + 1
         lease = TaskAdmissionLease(lease_id, item, self._monotonic(), self._generation)
         self._leases[lease_id] = lease

@@ -243,8 +243,8 @@ class _Metadata:
             self._note(
                 SchedulingNote.WEIGHTS_MERGED,
                 about,
-                f"The weight of {about!r} is said to be {named}"
-                f"{f' and {rest} more' if rest > 0 else ''}; the least holds: {least}.",
+                f"The weight of {about!r} is given as {named}"
+                f"{f' and {rest} more' if rest > 0 else ''}; the smallest is used: {least}.",
             )
         return least
 

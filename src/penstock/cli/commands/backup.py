@@ -51,7 +51,7 @@ def restore(
             help="The server's tools have restored it: void every lease, fence old owners.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, whatever is there now.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; replaces what is there.")] = False,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -50,7 +50,7 @@ def listed(target: Target) -> list[ListedSetting]:
         app = target.app()
     except AppNotFound as error:
         if named is not None or (target.folder / DEFAULT_FILE).exists():
-            warn(f"What the app says is not shown: {one_line(str(error))}")
+            warn(f"The app's own settings are not shown: {one_line(str(error))}")
     else:
         loaded = app.load(target.flags, folder=target.folder)
         url = app.store_url(loaded)

@@ -80,7 +80,7 @@ def show(
     name: NameArgument,
     start: FromOption = None,
     end: ToOption = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many slices.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many slices.")] = 20,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -149,7 +149,7 @@ def _range(
     first = -EVER if start is None else parse_moment(start, dataset.calendar, now)
     last = EVER if end is None else parse_moment(end, dataset.calendar, now)
     if first > last:
-        raise UsageError(f"The start {start} lies after the end {end}; exchange them.")
+        raise UsageError(f"The start {start} lies after the end {end}; swap them.")
     return first, last
 
 

@@ -114,7 +114,7 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
     if facts.idle_seconds >= 1 and not mostly_idle(facts):
         lines += [
             "",
-            f"Besides, there was nothing to do for {format_duration(facts.idle_seconds)}.",
+            f"In addition, there was nothing to do for {format_duration(facts.idle_seconds)}.",
         ]
     for section, values in sections(plan) if plan is not None else ():
         lines += ["", *format_table([section, "value", "from"], values, left=3)]

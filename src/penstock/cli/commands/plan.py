@@ -37,7 +37,7 @@ StartOption = Annotated[
 EndOption = Annotated[
     str,
     typer.Option(
-        "--to", metavar="D", help='The first moment that is not asked for; or "now", "today".'
+        "--to", metavar="D", help='The end, itself excluded: a date or a time; or "now", "today".'
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Allow more than a million slices.")]

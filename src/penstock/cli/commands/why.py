@@ -229,8 +229,8 @@ def why(
             )
     if found is None and kind is JobKind.PREFLIGHT:
         raise PenstockError(
-            f"{key!r} is a check, which runs when a daemon starts and is no job; 'penstock run "
-            "--check' runs it and says what it comes to."
+            f"{key!r} is a check, not a job: it runs when a daemon starts; 'penstock run --check' "
+            "runs it now and prints its result."
         )
     if found is None:
         dataset = key.partition("@")[0]

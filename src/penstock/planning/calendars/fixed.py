@@ -245,7 +245,7 @@ def _sessions(code: str, side: str) -> _Sessions:
             micros = times.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype("int64")
     except Exception as error:
         raise UsageError(
-            f"The installed exchange-calendars fails at the sessions of {code} "
+            f"The installed exchange-calendars cannot compute the sessions of {code} "
             f"({type(error).__name__}); try another version of it, or of pandas."
         ) from error
     moments = array("q", sorted(set(micros.tolist())))

@@ -188,7 +188,7 @@ class _Look:
             return problem(
                 "clock",
                 f"The clock here is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the "
-                "server's. Leases do not care, but times shown here are off; set the clock by NTP.",
+                "server's. Leases are not affected, but times shown here are wrong; use NTP.",
             )
         return healthy("clock", f"{abs(skew):.1f} s from the server's")
 

@@ -60,7 +60,7 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
     state = error.sqlstate or ""
     said = first_line(error)
     if state in _IN_THE_WAY:
-        return Contended(f"Another transaction was in the way while {doing} {where}: {said}.")
+        return Contended(f"Another transaction interfered while {doing} {where}: {said}.")
     if state in _REFUSED or state == "42501" or _is_refusal(error, said):
         return refused(where, said)
     if is_lost(error):
@@ -75,13 +75,13 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
         return StoreUnavailable(f"The server of {where} lacks resources: {said}. Try again.")
     if state[:2] == "XX":
         return StoreCorrupt(
-            f"The server found damage while {doing} {where}: {said}. Look into the server's log; "
-            "restore a backup if it must be."
+            f"The server found damage while {doing} {where}: {said}. Look at the server's log; "
+            "restore a backup if necessary."
         )
     if state in _SCHEMA:
         return StoreCorrupt(
-            f"The store {where} is not whole: {said}. Restore a backup, or let 'penstock doctor' "
-            "tell more."
+            f"The store {where} is incomplete: {said}. Restore a backup, or run 'penstock doctor' "
+            "for details."
         )
     return StoreError(f"A statement failed while {doing} {where}: {said}.")
 

@@ -52,7 +52,8 @@ class ServerReader(SqlReader):
 
     def check(self) -> list[str]:
         return super().check() + [
-            f"Job {key} lies in two places, or in none." for (key,) in self.rows("check_places")
+            f"Job {key} is stored in two tables, or in none."
+            for (key,) in self.rows("check_places")
         ]
 
 

@@ -128,7 +128,7 @@ class PostgresTransaction(Transaction):
         Nobody need be asked which lanes were unknown, if others are told of work anyway.
         """
         if any(query in self._changing for query, _ in self._asked):
-            raise InternalError("A statement was run ahead, and nobody has taken its answer.")
+            raise InternalError("The answer to a statement that was run ahead was never read.")
         self._open_freed()
         if not self.made_work or self._left or self._unheld:
             self.flush_heads()
@@ -162,7 +162,7 @@ class PostgresTransaction(Transaction):
             self._round_trip.ask((*last, *then), answers)
         except psycopg.errors.DivisionByZero as error:
             self._lanes.forget(touched)  # in case that one was purged
-            raise Contended("Another process was making a lane known just now.") from error
+            raise Contended("Another process was adding the same lane.") from error
         except psycopg.Error:
             if len(answers) < len(last):
                 raise
@@ -200,7 +200,7 @@ class PostgresTransaction(Transaction):
             }
         missing = [key for key in missing if key not in found]
         if missing and self.rows("known_keys", texts(missing)):
-            raise Contended("A job was put back while another one was to wait for it.")
+            raise Contended("A job was retried while another was being made to wait for it.")
         return found
 
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
@@ -370,7 +370,7 @@ class PostgresTransaction(Transaction):
         freed, self._freed = sorted(self._freed), set()
         missing = self.count_alone(freed)
         if missing:
-            raise Contended(f"Somebody else was counting the holders of {min(missing)!r}.")
+            raise Contended(f"Another process was counting the holders of {min(missing)!r}.")
         if self.run("open_freed_keys", texts(freed)):
             self.made_work = True
 
@@ -616,7 +616,7 @@ class PostgresTransaction(Transaction):
             held.update(job_id for (job_id,) in (*at_rest, *ended))
             if all(row[3] == running or row[1] in held for row in found):
                 return found
-        raise Contended("Units were leased and ended as often as they were looked at.")
+        raise Contended("Units were leased and ended each time that they were read.")
 
     def start_units(self, rows: Sequence[Row]) -> None:
         batch = (as_json(rows), self.now)

@@ -130,7 +130,7 @@ def _end_with_effects(tx: Transaction, no: int, run_id: str, end: JobEnd) -> Ver
         jobs = sum(len(e.jobs) for e in end.effects if isinstance(e, EnqueueJobs))
         if jobs > BATCH_JOBS_MAX:
             raise EnqueueRefused(
-                f"Job {end.job.key!r} wants to enqueue {jobs:,} jobs with its end; at most "
+                f"Job {end.job.key!r} enqueues {jobs:,} jobs when it ends; at most "
                 f"{BATCH_JOBS_MAX:,} are accepted."
             )
         for effect in end.effects:

@@ -168,8 +168,8 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
     alive = tx.alive(request.worker)
     if alive is None:
         raise LeaseLost(
-            f"Worker {request.worker!r} is not alive any more: its lease ended. It must "
-            f"register anew."
+            f"The lease of worker {request.worker!r} has ended, so it counts as dead. It must "
+            f"register again."
         )
     blocked: tuple[BlockedKey, ...] = ()
     jobs: list[LeasedJob] = []

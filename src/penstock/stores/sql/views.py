@@ -276,8 +276,8 @@ class SqlReader(Statements):
         for query, sentence in (
             ("check_heads", "The head of lane {} is not its first ready job."),
             ("check_held", "{}."),
-            ("check_pending", "Job {} says another number of open dependencies than it has."),
-            ("check_waiting", "Job {} waits for nobody, or does not wait although it must."),
+            ("check_pending", "Job {} does not count its open dependencies correctly."),
+            ("check_waiting", "Job {} waits for no other job, or does not wait although it must."),
             ("check_workers", "Job {} has a worker without being in progress, or the reverse."),
             ("check_parked", "Lane {} is parked on a key that nobody will free."),
         ):

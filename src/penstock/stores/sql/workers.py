@@ -21,7 +21,7 @@ def ask(tx: Transaction, worker: WorkerId, ref: JobRef) -> int:
     """Write a question down, and forget old ones."""
     asked = tx.row("ask", worker, *ref, tx.now)
     if asked is None:
-        raise InternalError("A question was written down without a number.")
+        raise InternalError("A question was stored without a number.")
     number = int(asked[0])
     oldest = tx.now - round(QUESTION_SECONDS * MICROSECONDS)
     tx.run("forget_questions", oldest, number - QUESTIONS_KEPT)

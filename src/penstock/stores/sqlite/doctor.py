@@ -204,8 +204,8 @@ def boot_finding(boot_clock: BootClock) -> Finding:
     if boot_id == "unknown":
         return problem(
             "boot",
-            "This machine does not tell when it was booted, so leases from before a reboot may "
-            "hold jobs for long; mount /proc, or run Penstock on Linux.",
+            "This machine has no boot id, so leases from before a reboot may hold jobs for a long "
+            "time; mount /proc, or run Penstock on Linux.",
         )
     return healthy("boot", f"id {boot_id}")
 
@@ -237,13 +237,13 @@ class Checkup:
         except PermissionError as error:
             yield problem(
                 "folder",
-                f"{str(error.filename)!r} cannot be looked at: permission denied. Run Penstock as "
+                f"{str(error.filename)!r} cannot be read: permission denied. Run Penstock as "
                 "the owner of the store, or name another place with --store.",
             )
         except OSError as error:
             yield problem(
                 "folder",
-                f"{str(error.filename)!r} cannot be looked at: {error.strerror}. Name another "
+                f"{str(error.filename)!r} cannot be read: {error.strerror}. Name another "
                 "place with --store.",
             )
 
@@ -257,7 +257,7 @@ class Checkup:
         try:
             seen = seen_twice(self._look)
         except LogUnmerged as error:
-            yield healthy("store", f"not looked at: {str(error)[0].lower()}{str(error)[1:-1]}")
+            yield healthy("store", f"not checked: {str(error)[0].lower()}{str(error)[1:-1]}")
         except StoreForeign as error:
             yield problem("store", str(error))
         except StoreCorrupt as error:

@@ -333,7 +333,7 @@ def _apply(path: Path, connection: apsw.Connection, queries: dict[str, str], ste
             connection.execute(queries["commit"]).fetchall()
         except apsw.SQLError as error:
             connection.execute(queries["rollback"]).fetchall()
-            raise corrupt(path, f"its schema is not what its version says: {error}") from error
+            raise corrupt(path, f"its schema does not match its version: {error}") from error
         except BaseException:
             with contextlib.suppress(apsw.Error):
                 connection.execute(queries["rollback"]).fetchall()

@@ -101,9 +101,9 @@ class _WaitWatch:
 
     def _tell(self, takers: list[int]) -> None:
         log.warning(
-            "It is the turn of %s at the store %r for more than %g s; writing has to wait. End "
-            "that process if it does not go on.",
-            lock_holders.named(takers),
+            "The write lock of the store %r has been held by %s for more than %g s, so writing has "
+            "to wait. End that process if it is stuck.",
             str(self._database),
+            lock_holders.named(takers),
             TOLD_SECONDS,
         )

@@ -63,7 +63,7 @@ class RequestParser:
         line, *fields = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
         words = line.split(" ")
         if len(words) != 3:
-            raise MalformedRequest("the first line is none")
+            raise MalformedRequest("the request line is malformed")
         headers = {}
         for field in fields:
             name, _, value = field.partition(":")
@@ -81,7 +81,7 @@ class RequestParser:
             return self._chunks(start)
         text = headers.get("content-length", "0")
         if not text.isdecimal() or int(text) > BODY_BYTES_MAX:
-            raise MalformedRequest("the length of the body is none")
+            raise MalformedRequest("the length of the body is invalid")
         end = start + int(text)
         return None if len(self._buffer) < end else (bytes(self._buffer[start:end]), end)
 
@@ -94,7 +94,7 @@ class RequestParser:
             try:
                 size = int(bytes(self._buffer[at:line_end]).partition(b";")[0], 16)
             except ValueError:
-                raise MalformedRequest("the length of a chunk is none") from None
+                raise MalformedRequest("the length of a chunk is invalid") from None
             data, at = line_end + 2, line_end + 2 + size + 2
             if len(body) + size > BODY_BYTES_MAX:
                 raise MalformedRequest("the body is too long")
@@ -237,7 +237,7 @@ class _Connection(asyncio.Protocol):
                 self._clock.now(),
             )
         except Exception as error:  # of a script or an answer: whoever wrote it shall hear of it
-            log.exception("What a simulated provider was to answer raised.")
+            log.exception("The answer of a simulated provider raised.")
             told = msgspec.json.encode({"error": {"message": f"{type(error).__name__}: {error}"}})
             sizes = [("content-type", "application/json"), ("content-length", str(len(told)))]
             self._transport.write(head(500, sizes) + told)

@@ -132,8 +132,8 @@ def test_aliases_of_one_endpoint_are_one_resource_with_the_least_cap_in_any_orde
         assert note.code == SchedulingNote.WEIGHTS_MERGED
         assert note.about == "model:openai:gpt-5"
         assert note.text == (
-            "The weight of 'model:openai:gpt-5' is said to be 6 by 'c', 8 by 'fast', 4 by 'slow'; "
-            "the least holds: 4."
+            "The weight of 'model:openai:gpt-5' is given as 6 by 'c', 8 by 'fast', 4 by 'slow'; "
+            "the smallest is used: 4."
         )
 
 
@@ -182,7 +182,7 @@ def test_many_contributors_are_counted_not_named() -> None:
 
     (note,) = TaskSchedulingResolver(definitions).diagnostics
 
-    assert note.text.endswith("8 by 't07' and 12 more; the least holds: 1.")
+    assert note.text.endswith("8 by 't07' and 12 more; the smallest is used: 1.")
 
 
 def test_an_endpoint_without_a_cap_weighs_one_and_is_told() -> None:

@@ -87,8 +87,8 @@ def test_retry_failed_leaves_builds_alone_and_says_what_to_do(shop: Shop, comman
     ended = command("queue", "retry-failed")
     assert ended.code == 0
     assert ended.sentence == (
-        "1 job of builds that failed is left alone: the same 'penstock build' command tries again "
-        "what is not there."
+        "1 job of builds that failed is left alone: the same 'penstock build' command builds "
+        "what is missing."
     )
     named = command("queue", "retry-failed", "--task", "dataset:prices", "--json")
     assert named.document == {"failed": 0, "skipped": 0, "of_builds": 1, "dry_run": False}

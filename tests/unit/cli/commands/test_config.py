@@ -56,7 +56,7 @@ def test_an_app_that_does_not_import_is_told_and_the_rest_is_shown(
     ended = command("config", "show")
 
     assert ended.code == 0
-    assert ended.sentence.startswith("What the app says is not shown: ")
+    assert ended.sentence.startswith("The app's own settings are not shown: ")
     assert "durability" in ended.out
 
 

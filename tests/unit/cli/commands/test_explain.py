@@ -94,7 +94,7 @@ def test_the_last_run_is_explained(store: SqliteStore, command: Command) -> None
         "async slots    75%",
         "a/m: replies   25%",
         "",
-        "Besides, there was nothing to do for 7.0 s.",
+        "In addition, there was nothing to do for 7.0 s.",
     ]
 
 
@@ -200,4 +200,4 @@ def test_a_run_that_was_mostly_idle_is_told_of_no_change(
 
     assert said[2] == "Nothing limited most of this run: there was nothing to do for 19 s of it."
     assert not [line for line in said if line.startswith("What would help most")]
-    assert "Besides, there was nothing to do for 19 s." not in said
+    assert "In addition, there was nothing to do for 19 s." not in said

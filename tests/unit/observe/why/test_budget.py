@@ -44,7 +44,7 @@ def test_a_task_that_is_held_back_by_a_budget_names_it_with_numbers() -> None:
     assert found.gate is Gate.BUDGET
     assert found.sentence == (
         "The task 'fetch' of 'k' is held back in run 'r' by a budget: a call of ai/gpt-5 may "
-        "need $0.03. Of [budget], $0.01 of $2.00 is left ($1.99 spent)."
+        "need $0.03. [budget] has $0.01 of $2.00 left ($1.99 spent)."
     )
     assert found.unblocks == (
         "budget.usd = 2 in penstock.toml is raised and a new run starts; a new run counts from zero"
@@ -116,7 +116,7 @@ def test_without_a_worker_what_the_day_has_left_is_a_detail() -> None:
 
     assert found.gate is Gate.NO_WORKER
     assert found.details == (
-        "Of [budget.task.fetch.day], 30 tokens of 500 tokens is left (450 tokens spent, 20 tokens "
+        "[budget.task.fetch.day] has 30 tokens of 500 tokens left (450 tokens spent, 20 tokens "
         "reserved).",
     )
 

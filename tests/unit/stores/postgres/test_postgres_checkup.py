@@ -81,7 +81,7 @@ def test_a_standby_is_a_problem_and_its_queue_is_seen(make_cluster: MakeCluster)
     ("damage", "said"),
     [
         ("update penstock.hot set pending = 2 where pending = 1", "of open dependencies"),
-        ("delete from penstock.hot where pending = 1", "lies in two places, or in none"),
+        ("delete from penstock.hot where pending = 1", "is stored in two tables, or in none"),
         ("delete from penstock.ready_lanes", "The head of lane"),
         ("update penstock.hot set worker = 7 where pending = 0", "has a worker without"),
     ],

@@ -267,7 +267,7 @@ def test_a_log_left_by_a_crash_is_read_and_left_as_it_is(path: Path) -> None:
     findings, checkup = examine(crashed / "store.db")
     assert all(finding.ok for finding in findings)
     assert checkup.facts is None
-    assert "not looked at: the log" in findings[-1].text
+    assert "not checked: the log" in findings[-1].text
     assert sorted(contents(crashed)) == ["store.db", "store.db-turn", "store.db-wal"]
 
 
@@ -328,7 +328,7 @@ def test_a_folder_that_another_user_may_not_enter_is_told() -> None:
 
         said = as_nobody(refused)
 
-    assert f"'{path}' cannot be looked at: permission denied" in said
+    assert f"'{path}' cannot be read: permission denied" in said
 
 
 def test_a_link_to_a_store_is_looked_at_where_the_store_is(path: Path, tmp_path: Path) -> None:

@@ -399,10 +399,10 @@ def import_jobs(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, max=COUNTED_MAX, help="Read at most so many jobs."),
+        typer.Option("--limit", min=1, max=COUNTED_MAX, help="Read at most this many jobs."),
     ] = None,
     on_error: Annotated[
-        OnError, typer.Option("--on-error", help="After a bad line: go on, or stop there.")
+        OnError, typer.Option("--on-error", help="After a bad line: continue, or stop there.")
     ] = OnError.SKIP,
     app: AppOption = None,
     store: StoreOption = None,
@@ -427,7 +427,7 @@ def import_jobs(
         except OSError as error:
             raise PenstockError(
                 f"{_named(file)} cannot be read after line {tally.last_line}: {error.strerror}; "
-                f"{tally}. Mend it, then run the same command again."
+                f"{tally}. Fix it, then run the same command again."
             ) from None
     _tell(importer.tally, on_error, as_json)
     return 1 if importer.tally.bad else 0

@@ -44,7 +44,7 @@ def list_jobs(
     task: TaskOption = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, max=COUNTED_MAX, metavar="N", help="At most so many."),
+        typer.Option("--limit", min=1, max=COUNTED_MAX, metavar="N", help="At most this many."),
     ] = None,
     app: AppOption = None,
     store: StoreOption = None,

@@ -30,7 +30,7 @@ def retry_failed(
             min=0,
             max=COUNTED_MAX,
             metavar="N",
-            help="Only jobs that failed at most so often.",
+            help="Only jobs that failed at most this many times.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -59,7 +59,7 @@ def retry_failed(
         warn(
             f"{jobs_counted(found.of_builds)} of builds that failed "
             f"{'is' if found.of_builds == 1 else 'are'} left alone: the same 'penstock build' "
-            "command tries again what is not there."
+            "command builds what is missing."
         )
     if not found.failed:
         say("No failed job is to be put back.")

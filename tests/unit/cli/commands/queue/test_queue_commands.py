@@ -59,7 +59,7 @@ def test_enqueue_takes_order_time_and_group(command: Command, project: Path) -> 
         (["vist", "k", "{}"], "No task named 'vist' is registered in app 'shop'"),
         (["visit", "k", "{"], "The payload is refused: not JSON at column 2"),
         (["visit", "k", '"text"'], "The payload must be a JSON object"),
-        (["visit", "k", "{}"], "Task 'visit' misses the argument 'host'."),
+        (["visit", "k", "{}"], "Task 'visit' is missing the argument 'host'."),
         (["visit", "k", '{"host": 1}'], "Task 'visit', argument 'host'"),
         (["visit", "", '{"host": "h"}'], "A key has 1 to 512 characters; got 0."),
         (["visit", "a\nb", '{"host": "h"}'], "control characters"),
