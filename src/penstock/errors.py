@@ -283,7 +283,7 @@ class BudgetUsedUp(RequestError):
 
 
 class CallInDoubt(RequestError):
-    """A call was begun by an earlier attempt and its end is not known; a person shall look."""
+    """A call was begun by an earlier attempt and its end is not known; a person must decide."""
 
 
 class ReplyOverdue(RequestError, TimeoutError):

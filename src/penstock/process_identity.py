@@ -29,7 +29,7 @@ def own_identity() -> str:
 
 
 def is_gone(mark: str) -> bool:
-    """Whether the process is certainly not there any more."""
+    """Whether the process has certainly ended."""
     try:
         place, number, began = mark.rsplit(" ", 2)
         pid = int(number)

@@ -89,7 +89,7 @@ def check_dimensions(loaded: LoadedSettings, tasks: Mapping[str, Task[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How one worker shall run."""
+    """The configuration of one worker."""
 
     run_id: str
     drain: bool = False

@@ -208,7 +208,7 @@ class Build:
             await self._ask(partial(self._store.release_locks, self._holder.run_id, self.names))
 
     async def lost(self) -> BuildLost:
-        """Who has the locks now, as an error."""
+        """The error that names the current holders of the locks."""
         locks = await self._ask(self._store.locks)
         return BuildLost(format_lost_locks(locks, self.names, self._holder.run_id))
 
@@ -216,7 +216,7 @@ class Build:
         return await self._retry.until_answered(WAITS, ask)
 
     async def _take(self) -> LocksTaken:
-        """Ask for the locks; whoever is certainly gone has none any more."""
+        """Ask for the locks; those of runs that are certainly gone are released first."""
         gone: list[str] = []
         while True:
             answer = await self._ask(

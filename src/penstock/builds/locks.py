@@ -29,7 +29,7 @@ class LockHolder:
 
 
 def format_holders(locks: Sequence[LockView]) -> str:
-    """Who builds what, as a clause."""
+    """The holders of locks and what they build, as a clause."""
     runs: dict[str, list[str]] = {}
     for lock in locks:
         runs.setdefault(lock.run_id, []).append(lock.name)

@@ -48,7 +48,7 @@ class SliceInputs(msgspec.Struct, frozen=True, kw_only=True):
     basis: int = 0  # the store's commit number at that read
     needs: tuple[SlicesData, ...] = ()
     missing: str | None = None  # what is needed and not there: the job cannot be done
-    failed: str | None = None  # what did not end well before: the job is skipped
+    failed: str | None = None  # what failed before: the job is skipped
 
 
 class SliceOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,7 +101,7 @@ def _text(path: Path) -> str:
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int | None:
-    """The line that sets a name, if it is written as one; None if there is none or a doubt."""
+    """The line that sets a name, if it is written as one; None if absent or ambiguous."""
     table: tuple[str, ...] | None = ()
     found = []
     for number, line in enumerate(text.splitlines(), 1):

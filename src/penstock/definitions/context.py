@@ -104,7 +104,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True when the attempt shall stop: a thread looks here, a coroutine is cancelled."""
+        """True when the attempt must stop: a thread checks this, a coroutine is cancelled."""
         return self._cancelled
 
     @property
@@ -156,7 +156,7 @@ class Context:
         delay: Duration | None = None,
         group: str | None = None,
     ) -> str:
-        """Enqueue another job when, and only when, this one ends well; gives its key.
+        """Enqueue another job when, and only when, this one succeeds; returns its key.
 
         It inherits the partition of this one, and is of its group unless it has one of its own.
         A preflight enqueues nothing: it runs before there is any work.
@@ -226,7 +226,7 @@ class TickContext(Context):
     def cursor(self) -> Any:  # noqa: ANN401 (JSON is dynamic)
         """A JSON value of this unit that outlives the tick; None until one is set.
 
-        It is kept if, and only if, the tick ends well, in one transaction with the jobs that the
+        It is kept if, and only if, the tick succeeds, in one transaction with the jobs that the
         tick enqueued. What counts is what it holds at the end of the tick: it may be assigned, or
         changed in place.
         """

@@ -28,8 +28,8 @@ class JobState(StrEnum):
     WAITING = "waiting"  # waits for another job
     QUEUED = "queued"  # waits for its turn, or for its time
     IN_PROGRESS = "in_progress"  # is leased by a worker
-    DONE = "done"  # has ended well; its result is kept
-    SKIPPED = "skipped"  # was given up by its task, or a job it needs did not end well
+    DONE = "done"  # has succeeded; its result is kept
+    SKIPPED = "skipped"  # was skipped by its task, or a job that it needs did not succeed
     ERROR = "error"  # has failed for good; `penstock queue retry-failed` puts it back
     CANCELLED = "cancelled"  # was cancelled by an operator
 

@@ -35,7 +35,7 @@ class CallState(StrEnum):
     OPEN = "open"  # it began; if nobody has it in hand any more, it is in doubt
     ANSWERED = "answered"  # its answer is here
     SPOILED = "spoiled"  # answered, and bought anew: the task failed by it, or it could not be kept
-    HELD = "held"  # in doubt, and a person shall look before it is sent again
+    HELD = "held"  # in doubt, and a person must look before it is sent again
     CLOSED = "closed"  # it ended without an answer, and nothing was bought
 
 

@@ -75,7 +75,7 @@ class Rearm(msgspec.Struct, frozen=True):
 
 
 class ForgetCalls(msgspec.Struct, frozen=True):
-    """What was bought for this job so far is of no use to it any more."""
+    """What was bought for this job so far is no longer of use to it."""
 
 
 Effect = EnqueueJobs | StageManifest | CommitLevel | SetCursor | Rearm | ForgetCalls
@@ -118,7 +118,7 @@ def dimension_key(limit_key: str) -> str:
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for leases."""
+    """The worker that asks for leases."""
 
     id: WorkerId
     run_id: str
@@ -185,7 +185,7 @@ class JobEnd(msgspec.Struct, gc=False):
 
 
 class JobFailure(msgspec.Struct, gc=False):
-    """An attempt that did not end well, and what follows from it."""
+    """A failed attempt, and what follows from it."""
 
     ref: JobRef
     key: str

@@ -47,7 +47,7 @@ class Timing(Protocol):
 
 
 class UnitPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One unit of a schedule, as it shall be: a schedule, or one of its partitions."""
+    """One unit of a schedule, as planned: a schedule, or one of its partitions."""
 
     key: str  # schedule:poll_issues:thumbrise/autosolve
     task: str  # schedule:poll_issues
@@ -82,7 +82,7 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int  # failed tries of this occurrence that were nobody else's fault
     deferred_since: int | None  # since when others have failed it
     last_error: AttemptError | None
-    ticks: int  # that ended well
+    ticks: int  # that succeeded
     missed: int  # occurrences that passed while it ran, was late, or nobody was there
     failed: int  # tries that failed
     last_tick_at: int | None  # when the last good one ended

@@ -90,7 +90,7 @@ class ReadinessSource(Protocol):
         ...
 
     def mark_complete(self, task: SchedulableTask) -> None:
-        """It has ended well; others may be ready now."""
+        """It has succeeded; others may be ready now."""
         ...
 
 

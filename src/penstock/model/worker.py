@@ -230,7 +230,7 @@ class UnresponsiveWorker(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Who it is to people."""
+        """The worker's name for people."""
         return f"{self.worker!r} (pid {self.pid} on {self.host})"
 
 

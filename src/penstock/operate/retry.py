@@ -31,7 +31,7 @@ def retry_failed(store: Store, task: str | None, max_attempts: int | None) -> Re
     Args:
         store: where they are.
         task: only its jobs; None for those of all tasks.
-        max_attempts: only jobs that failed at most so often.
+        max_attempts: only jobs that failed at most this many times.
     """
     before = settle(store)
     failed, last, more = 0, JobId(0), True

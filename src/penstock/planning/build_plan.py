@@ -75,7 +75,7 @@ def check_build(specs: Mapping[str, DatasetSpec], request: BuildRequest, now: in
 
 
 def request_digest(specs: Mapping[str, DatasetSpec], request: BuildRequest, root: str = "") -> str:
-    """Who asks for the same, of the same definitions, may go on with a plan that was left.
+    """The digest of a request and its definitions: an equal one may continue an abandoned plan.
 
     Args:
         root: the id of the place that outputs go to.

@@ -79,7 +79,7 @@ class CompletionTracker:
                 self._settle(node, _ENQUEUED)
 
     def mark_complete(self, task: SchedulableTask) -> None:
-        """It has ended well; those that waited only for it are ready now."""
+        """It has succeeded; those that waited only for it are ready now."""
         node = task.task_id
         if self._place(node) < _ENQUEUED:
             return
@@ -112,7 +112,7 @@ class CompletionTracker:
         return self._drop(self._dependants.pop(node, []))
 
     def drop(self, ids: Iterable[Hashable]) -> tuple[Hashable, ...]:
-        """These are not wanted any more, nor what needs them; the answer names all that go.
+        """Drop these and whatever needs them; returns all that were dropped.
 
         What was enqueued may still be queued or run: that is for the scheduler to end.
         """

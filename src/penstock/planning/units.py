@@ -20,7 +20,7 @@ PROBLEM_LENGTH_MAX = 400  # characters of one line
 
 
 class PreflightPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One unit of a preflight, as it shall run."""
+    """One unit of a preflight, as planned."""
 
     unit: str  # preflight:repository_exists:thumbrise/autosolve; the key of its job
     task: str  # preflight:repository_exists
@@ -98,7 +98,7 @@ def plan_units(
 
     Args:
         kind: what unit names begin with, such as `schedule:`.
-        specs: what shall be multiplied.
+        specs: what is multiplied.
         values_of: the values of a dimension, by name.
         problems: takes what is wrong; units that are wrong are left out.
     """

@@ -84,7 +84,7 @@ class CommandRelay:
         self._is_stopped = False
 
     async def run_lead(self, lead: Lead) -> bool:
-        """Let this come first; False if no work shall follow."""
+        """Run what comes before the work; False if no work is to follow."""
         self._lead = lead
         try:
             return not self._is_stopped and await lead.run() and not self._is_stopped

@@ -357,7 +357,7 @@ def _parse_opinion(opinion: Any) -> Classified:  # noqa: ANN401 (whatever a user
 
 def _recognise(error: BaseException, now: float) -> Classified | None:
     """Classify one error by itself; None: its causes may tell more."""
-    # 1. An exit, a cancellation or the like is nobody's failure, whatever caused it.
+    # 1. An exit, a cancellation or the like is never a failure, whatever caused it.
     if not isinstance(error, Exception | BaseExceptionGroup):
         return _UNKNOWN
     # 2. A request was not sent, or our own client says that the provider needs patience.

@@ -184,7 +184,7 @@ class GroupCommit(Generic[Tx]):
         self._inbox: deque[_Operation[Tx]] = deque()  # taken from under the session's lock only
         self._urgent: deque[_Operation[Tx]] = deque()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the thread
-        self._anticipates = False  # the thread shall open a transaction, though nothing waits
+        self._anticipates = False  # the thread is to open a transaction, though nothing waits
         self._failed: StoreError | None = None
         self._session_lock = threading.Lock()  # guards the session: the thread's, or a helper's
         self._closed = False
@@ -392,7 +392,7 @@ class GroupCommit(Generic[Tx]):
         return value, None
 
     def _after_failure(self, batch: list[_Operation[Tx]], error: BaseException) -> None:
-        """The whole transaction is undone: find the culprit; the others shall not suffer."""
+        """The whole transaction was undone: find the operation that failed, and redo the others."""
         if isinstance(error, FINAL):
             self.fail(error)
         if isinstance(error, StoreError) or len(batch) == 1:

@@ -260,7 +260,7 @@ class JournalStore(Protocol):
         ...
 
     def held(self, calls: Sequence[CallRef]) -> Reply[None]:
-        """Open calls in doubt shall be looked at by a person; under the token of who says so."""
+        """Hold open calls in doubt for a person to look at; under the token of the caller."""
         ...
 
     def reused(self, keys: Sequence[CallKey], accounts: Sequence[Account]) -> Reply[None]:
@@ -486,7 +486,7 @@ class JobStore(Protocol):
         ...
 
     def void_leases(self, above: int) -> Reply[int]:
-        """Let nobody own anything any more, as after a restore; how many leases were voided.
+        """Void every lease, as after a restore; returns how many were voided.
 
         What was in progress is ready again (a suspect stays one), uncharged; every worker has
         ended. Every token from now on is greater than `above` and than any this store has handed

@@ -44,7 +44,7 @@ class Display(Protocol):
 
     @property
     def pipes_workers(self) -> bool:
-        """True if what workers write shall come through `line`."""
+        """True if what workers write must come through `line`."""
         ...
 
     def started(self, store: Store, run_id: str, course: Course = Course.WORKING) -> None: ...

@@ -88,7 +88,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = LOOPBACK, int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 (its own)
-        """A probe that hangs up is no news."""
+        """Ignore a probe that hangs up."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -50,7 +50,7 @@ class PreflightCrashes:
     def died(
         self, cause: str, running: Sequence[str], ended: Sequence[Check], *, blocked: bool
     ) -> bool:
-        """A process died while these ran; True if another one shall look again.
+        """A process died while these ran; True if another one is to check again.
 
         Args:
             cause: how it died, for people.
@@ -125,7 +125,7 @@ class Phases:
 
     @property
     def needs_lead(self) -> bool:
-        """True if the next worker shall check and arm, or plan, before it works."""
+        """True if the next worker must check and arm, or plan, before it works."""
         return self.phase in (Phase.CHECKING, Phase.ARMING, Phase.PLANNING)
 
     def starters(self) -> range:
@@ -183,7 +183,7 @@ class Phases:
     def lead_died(
         self, cause: str, overdue: Sequence[str], running: Sequence[str], *, has_begun: bool
     ) -> Failed | None:
-        """Before anybody works; None: another one shall say what the other preflights come to.
+        """A process died before the work began; None: another one is to run the other preflights.
 
         Args:
             cause: how it died, for people.

@@ -18,7 +18,7 @@ LINE_BYTES_MAX = 1024 * 1024  # a longer line is cut
 
 
 class BuildSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Which datasets a run shall build, as it was typed."""
+    """The datasets that a run is to build, as typed."""
 
     targets: tuple[str, ...]
     start: str
@@ -31,7 +31,7 @@ class BuildSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run shall do; everything that a worker process needs to know."""
+    """What a run is to do; everything that a worker process needs to know."""
 
     app: str | None
     flags: dict[str, Any]

@@ -38,7 +38,7 @@ class WorkerHandle:
         """Start the process.
 
         Args:
-            order: what it shall do; its slot table is added here.
+            order: what it is to do; its slot table is added here.
             pipe_output: read what it writes, instead of letting it write to our own streams.
             now: by the monotonic clock.
         """

@@ -368,7 +368,7 @@ class Bottleneck:
         return place
 
     def _close(self, place: _Place) -> None:
-        """Nobody is there any more."""
+        """Remove a place that is empty now."""
         del self._places[place.key, place.waits]
         if place.waits:
             line = self._lines[place.key.provider]

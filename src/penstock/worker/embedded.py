@@ -65,7 +65,7 @@ class RunStart(Protocol):
     def stop(self) -> None: ...
 
     async def run(self) -> object | None:
-        """Do it; None if no work shall follow."""
+        """Run what comes before the work; None if no work is to follow."""
         ...
 
 

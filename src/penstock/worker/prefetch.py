@@ -156,7 +156,7 @@ class LeaseDemand:
         return tuple(name for one in asked for name in tasks[one]), min(least, WINDOW_MAX)
 
     def surplus(self, free: Mapping[str, int], now_monotonic: float) -> dict[str, int]:
-        """How many jobs of which kinds wait in vain: bodies take longer than they did.
+        """How many jobs of each kind were fetched too early: bodies take longer than they did.
 
         One for each slot may wait: it is the next round.
         """
@@ -422,7 +422,7 @@ class PrefetchWindow:
         self._demand.ended(attempt.task.slot_kind)
 
     def shrink(self) -> bool:
-        """Give back what waits in vain, so that others get it, or are not kept out by it.
+        """Give back what was fetched too early, so that others get it, or are not kept out by it.
 
         Fast jobs leave a wide window, and slow ones would fill it for long. The last of the
         longest groups go.

@@ -24,7 +24,7 @@ from penstock.timers import Deadlines
 FRESH_SECONDS = 0.1  # a job that has not asked its provider by then does something else first
 FIRST_LIMIT = 8  # requests at once of a provider that nobody has asked for anything yet
 
-#: Somebody may start who had to wait for this.
+#: Called when tasks that waited for this may start.
 Changed = Callable[[Hashable], None]
 
 
@@ -147,5 +147,5 @@ def _parts(gate: Hashable) -> tuple[Hashable, ...]:
 
 
 def _fullness(load: PressureSnapshot) -> tuple[float, int]:
-    """Who keeps a task of several waiting: the longest cool-down, then the longest line."""
+    """Sort key of providers that keep a task waiting: longest cool-down, then longest line."""
     return load.cooldown_seconds, load.waiters - max(1, load.limit)

@@ -322,7 +322,7 @@ class ProviderRun:
         )
 
     def declared(self) -> dict[str, dict[str, float]]:
-        """Who declared how many requests at once, by provider or model: alias → its raw value."""
+        """The declared `max_parallel` of each provider or model: alias → its raw value."""
         found: dict[str, dict[str, float]] = {}
         for name, policy in self._policies.items():
             for model, said in policy.contributors.items():
@@ -480,7 +480,7 @@ def _prepare(unprepared: Sequence[ProviderClients]) -> None:
 
 
 async def _within(work: Coroutine[Any, Any, None]) -> None:
-    """Let something end; what takes too long, or fails, keeps nobody from leaving."""
+    """Wait for something to end, for a bounded time; a failure or time-out is only logged."""
     try:
         await asyncio.wait_for(work, END_SECONDS)
     except Exception as error:

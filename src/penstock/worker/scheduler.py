@@ -112,7 +112,7 @@ class AsyncTaskScheduler:
             if task is None:
                 controller.release(decision)
                 self._events.emit(Kind.STALE_SELECTION, correlation)
-                # Not at once: whoever changes the queue again and again shall not stop the loop.
+                # Not at once: a caller that keeps changing the queue must not stop the loop.
                 self.is_cut_short = True
                 asyncio.get_running_loop().call_soon(self._wake)
                 break
@@ -136,7 +136,7 @@ class AsyncTaskScheduler:
         self._wake()
 
     def shut(self) -> None:
-        """Start nothing any more."""
+        """Start nothing from now on."""
         self.controller.shut()
         self._timer.cancel()
         self._wake()
@@ -160,7 +160,7 @@ class AsyncTaskScheduler:
         return self.queue.discard_where(lambda _: True)
 
     def _reopen(self) -> bool:
-        """Let those be asked for again for whom something has changed; False if nothing has."""
+        """Let tasks be tried again for which something has changed; False if nothing has."""
         changes = self.controller.take_changes()
         if changes is None:
             return False

@@ -22,7 +22,7 @@ _CHUNK = 1024 * 1024
 
 
 class TaskOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
-    """Which app a task process shall import, and how it logs."""
+    """The app that a task process imports, and how it logs."""
 
     app: str | None
     folder: str
@@ -90,7 +90,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     number: int
     what: FromTask
-    recycle: str | None = None  # what the body has changed, so that no other one shall run there
+    recycle: str | None = None  # what the body has changed, so that no other may run there
 
 
 _encode = msgspec.json.Encoder().encode

@@ -175,7 +175,7 @@ class Worker:
             self._stop_at = min(self._stop_at, now + self._config.grace_seconds)
         self._stopping = how
         self._stop_hopeless()
-        self._parts.retry.wake()  # what waits for the store shall not hold up the end
+        self._parts.retry.wake()  # what waits for the store must not hold up the end
         self._loop.wake()
 
     def drain(self) -> None:
@@ -245,7 +245,7 @@ class Worker:
             self._recycling.ticked(tick)
 
     def _lose(self) -> None:
-        """Our lease may be over: nothing we hold is ours any more. Start again as somebody else."""
+        """Our lease may be over: give up all that we hold, and register under a new id."""
         if self._registration.losing:
             return  # the tick and a lease call may both notice it
         self._registration.losing = True

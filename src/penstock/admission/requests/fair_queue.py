@@ -19,7 +19,7 @@ from penstock.errors import InternalError
 from penstock.model.request import RequestAdmissionItem
 
 TAGS_KEPT = 1_024  # of groups that have nobody waiting; beyond, those without a debt are forgotten
-STALE_KEPT = 64  # entries of a heap, and waiters of a line, that are there in vain
+STALE_KEPT = 64  # stale entries of a heap, and stale waiters of a line, that are kept
 AHEAD = 1 << 60  # of the sequence: who was refused once comes before all who were not
 
 

@@ -245,7 +245,7 @@ PRESSURE_UNREADABLE = "pressure_unreadable"
 
 
 class ProviderAwareTaskAdmissionPolicy:
-    """Holds back who would wait for its provider; all else is for the policy inside.
+    """Holds back tasks that would wait for their provider; the inner policy decides the rest.
 
     The provider is asked first, so that who waits for it keeps nobody from anything.
     """

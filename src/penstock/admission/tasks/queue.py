@@ -585,7 +585,7 @@ class FairTaskQueue:
         return tuple(accepted)
 
     def discard(self, task_id: Hashable) -> bool:
-        """Remove a task that shall not run; False if it is not queued."""
+        """Remove a task that must not run; False if it is not queued."""
         entry = self._facts.places.pop(task_id, None)
         if entry is None:
             return False

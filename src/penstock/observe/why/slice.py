@@ -39,7 +39,7 @@ UNSUCCESSFUL = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
 OPEN = (PlanState.DRAFT, PlanState.RUNNING, PlanState.LEFT)
 PAGE = 1_000  # jobs that are read at once
 KEYS_LOOKED_AT = 10_000  # that begin like the job of a batch, at each length
-FAILURES_LOOKED_AT = 100_000  # jobs of a dataset that did not end well
+FAILURES_LOOKED_AT = 100_000  # jobs of a dataset that did not succeed
 
 
 class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):

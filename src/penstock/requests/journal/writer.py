@@ -238,7 +238,7 @@ class _Batch(Generic[S, T]):
 
 
 def _writer_error(error: BaseException) -> BaseException:
-    """Return the error for callers: the end of the loop is no cancellation of theirs."""
+    """Return the error for callers: the end of the loop is not a cancellation of theirs."""
     if isinstance(error, asyncio.CancelledError):
         return StoreClosed("The run has ended before its journal was written.")
     return error

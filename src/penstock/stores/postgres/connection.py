@@ -193,7 +193,7 @@ class Server(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """A connection and whom it leads to."""
+    """A connection and the server that it leads to."""
 
     connection: PgConnection
     server: Server

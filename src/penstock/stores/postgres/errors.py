@@ -18,7 +18,7 @@ from penstock.errors import (
 )
 from penstock.stores.group_commit import Contended
 
-# 23505: two wanted to be the first under one name; the second shall see what the first has done.
+# 23505: two tried to insert the same name; the second must see what the first has done.
 _IN_THE_WAY = frozenset({"23505", "40001", "40P01", "55P03", "57014"})
 #: What psycopg believes to be prepared is not: a pipeline was aborted, or a pooler is in between.
 _FORGOTTEN = frozenset({"26000", "42P05"})
@@ -36,7 +36,7 @@ _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883", "42704"})
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection is of no use any more."""
+    """Whether the connection can no longer be used."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

@@ -391,9 +391,9 @@ class PostgresTransaction(Transaction):
         return not (self._counted or self._counts_all or self._holds_lanes or self._walks)
 
     def spend_alone(self, accounts: Sequence[Account]) -> None:
-        """Who holds limit keys or lanes only tries.
+        """Lock accounts; without waiting if we hold limit keys or lanes.
 
-        Locks that are no rows: whoever adds to an account without a budget waits for nobody.
+        Advisory locks, not row locks: adding to an account without a budget never waits.
         """
         names = _names(accounts)
         if self._may_wait():

@@ -24,7 +24,7 @@ TOTAL = "put_back"  # the fact that counts dependants put back, ever
 
 
 def revive_later(tx: Transaction, job_ids: Iterable[int]) -> None:
-    """These jobs were put back; what was skipped because of them shall be, too."""
+    """These jobs were put back; note that what was skipped because of them must be, too."""
     tx.run("revive_later", as_json(list(job_ids)))
 
 

@@ -45,7 +45,7 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
         return EnqueueReport(frozenset(), frozenset())
     if len(jobs) == 1 and not jobs[0].after and _insert_alone(tx, jobs[0]):
         return EnqueueReport(frozenset((jobs[0].key,)), frozenset())
-    # Before they get ids: ids shall grow from a job to those that wait for it.
+    # Before they get ids: ids must grow from a job to those that wait for it.
     wanted = sorted({edge.key for job in jobs for edge in job.after})
     parents = tx.find_jobs(wanted) if wanted else {}
     specs = [*map(_spec, jobs)]

@@ -129,7 +129,7 @@ def closed(tx: Transaction, calls: Sequence[CallRef]) -> None:
 
 
 def held(tx: Transaction, calls: Sequence[CallRef]) -> None:
-    """Calls in doubt shall be looked at by a person."""
+    """Hold calls in doubt for a person to look at."""
     book = _book(tx, [call.key for call in calls])
     book.held(calls)
     _write(tx, book)

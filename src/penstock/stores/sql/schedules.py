@@ -148,7 +148,7 @@ def judge(row_state: int, *, same_timing: bool) -> Change:
 
 
 def due_after(first_at: int, row_state: int, due_at: int, last_due_at: int | None) -> int:
-    """When a unit is due that is armed anew: never at or before what ended well."""
+    """When a unit that is armed again is due: never at or before its last success."""
     done = due_at if row_state == RowState.DONE else last_due_at
     return first_at if done is None else max(first_at, done + 1)
 
@@ -174,7 +174,7 @@ class _Known(NamedTuple):
 
 
 class _Armed(NamedTuple):
-    """A unit that is known, how it shall be, and what that means."""
+    """A known unit, its new plan, and what follows from the difference."""
 
     was: _Known
     plan: UnitPlan

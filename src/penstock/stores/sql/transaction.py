@@ -38,7 +38,7 @@ class UnitTallies:
     cursors: dict[str, str] = field(default_factory=dict)  # the last word counts
 
     def ticked(self, job_id: int, missed: int, ended_at: int, due_at: int) -> None:
-        """An occurrence ended well."""
+        """An occurrence succeeded."""
         _, ticks, before, failed, _, _ = self.tallies.get(job_id, (job_id, 0, 0, 0, None, None))
         self.tallies[job_id] = (job_id, ticks + 1, before + missed, failed, ended_at, due_at)
 
@@ -205,7 +205,7 @@ class Transaction(Statements):
 
     @abstractmethod
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
-        """Jobs of these lanes became ready: leasing shall find them."""
+        """Jobs of these lanes became ready: leasing must find them."""
 
     @property
     def sums(self) -> Sums:
@@ -276,7 +276,7 @@ class Transaction(Statements):
         return frozenset()
 
     def forget_alone(self, job_ids: Set[int]) -> Set[int]:
-        """Ended jobs that shall go: those to which nobody has added a dependant meanwhile."""
+        """Ended jobs that may be deleted: those to which no dependant was added meanwhile."""
         return job_ids
 
     def locks_alone(self) -> None:
@@ -302,7 +302,7 @@ class Transaction(Statements):
         return
 
     def had_their_turn(self, lane_ids: Sequence[int]) -> None:
-        """These lanes of a group with more were looked at: others shall be next."""
+        """These lanes of a group with more were visited: others come next."""
         return
 
     def next_parking(self) -> int:

@@ -127,7 +127,7 @@ def as_store_error(
     *,
     committing: bool = False,
 ) -> StoreError:
-    """What an error of SQLite means; a plain StoreError if it says nothing about the world."""
+    """What an error of SQLite means; a plain StoreError unless disk, lock or file caused it."""
     name = repr(str(path))
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return busy(path)

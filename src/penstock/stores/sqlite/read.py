@@ -181,7 +181,7 @@ class SqliteReader(SqlReader):
         return int(self.value("data_version"))
 
     def anything_to_lease(self, now: int, boot: BootTime) -> bool:
-        self.refuse_newer_schema()  # a worker that waits shall notice, too
+        self.refuse_newer_schema()  # a worker that waits must notice, too
         return bool(self.value("anything_to_lease", now, boot.boot_id, boot.at))
 
     def check(self) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restores a backup in the place of a store, so that nobody from before can harm it.
+"""Restores a backup in the place of a store, so that no earlier worker or open file can harm it.
 
 The backup is copied beside the store and made ready there: migrated, every lease voided, all tokens
 above those that anybody may still hold. Then one rename puts it in place. The old file stays under
@@ -185,7 +185,7 @@ class Restore:
             os.rename(old.path, kept)
         return kept
 
-    # Who else is there?
+    # Other users of the store.
 
     @contextmanager
     def _held(self) -> Iterator[_Old | None]:

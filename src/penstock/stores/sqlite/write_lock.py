@@ -40,7 +40,7 @@ class WriteLock:
             os.fchmod(self._fd, stat.S_IMODE(database.stat().st_mode))
 
     def acquire(self, *, wait: bool = True) -> bool:
-        """Take the turn; first come, first served. False if it is taken and we shall not wait."""
+        """Take the turn; first come, first served. False if it is taken and we must not wait."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -236,7 +236,7 @@ class _Connection(asyncio.Protocol):
                 self._clock.monotonic(),
                 self._clock.now(),
             )
-        except Exception as error:  # of a script or an answer: whoever wrote it shall hear of it
+        except Exception as error:  # of a script or an answer: its author must see it
             log.exception("The answer of a simulated provider raised.")
             told = msgspec.json.encode({"error": {"message": f"{type(error).__name__}: {error}"}})
             sizes = [("content-type", "application/json"), ("content-length", str(len(told)))]

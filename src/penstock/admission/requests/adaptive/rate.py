@@ -145,7 +145,7 @@ CATCH_UP_SECONDS = 0.02  # a timer that was late by less does not slow the pace
 FINEST_SECONDS = 1e-3  # a shorter gap is kept on average only: no timer is so fine
 SLOW_SENDS = 2  # after a pause, a twentieth of the latency apart
 SLOW_LATENCIES = 0.0505
-PROBE_LATENCIES = 0.1  # the first one alone, if the pause before was in vain
+PROBE_LATENCIES = 0.1  # the first one alone, if the pause before did not help
 
 
 class Pacer:
