@@ -274,7 +274,7 @@ class AdaptiveRequestAdmissionController:
         return RequestAdmissionDenied(item, RequestDenialReason.HARD_POLICY_DENIAL)
 
     def _would_overtake(self, domain: DomainLevel, now: float) -> bool:
-        """Return whether somebody waits whom a newcomer would overtake."""
+        """Return whether a new request would overtake one that waits."""
         self._expire(now)  # whose deadline has passed is not ahead, but others may be behind it
         self._alarms.wake_due(now)  # whose time has come is ahead
         model = domain.model
