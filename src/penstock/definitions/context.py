@@ -136,7 +136,7 @@ class Context:
         block, if any; `call.rate_limited(...)`, `.failed()` and `.used(tokens)` say it better.
 
         Args:
-            provider: whom the call goes to.
+            provider: the one that the call goes to.
             domain: what kind of call it is; domains share the limits of their model.
             model: which of its models; the provider's own name otherwise.
             tokens: how many the call will need, as far as that is known.

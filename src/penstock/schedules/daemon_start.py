@@ -142,7 +142,7 @@ class DaemonStart:
         Args:
             checks: None: there are none.
             arming: the way to the store.
-            plan: as it shall be armed, when that is due.
+            plan: what is to be armed, when that is due.
             told: hears what the checks came to, as soon as they have.
             check_only: nothing is kept or armed.
         """

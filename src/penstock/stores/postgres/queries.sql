@@ -60,7 +60,7 @@ select exists (select 1 from penstock.ended where job_id = $1 and ended_token = 
 select exists (select 1 from penstock.attempts where job_id = $1 and token = $2 and worker = $3)
 
 -- end_backend --
--- A connection of ours that is lost shall not keep its transaction open.
+-- A connection of ours that is lost must not keep its transaction open.
 select pg_terminate_backend($1::integer)
 
 -- who_and_where --
@@ -1344,7 +1344,7 @@ update penstock.ended set skipped_by = (blamed ->> 1)::bigint, error = blamed ->
 from jsonb_array_elements($1::jsonb) as blamed where job_id = (blamed ->> 0)::bigint and row_state = 6
 
 -- failed_jobs --
--- The next $4 failed jobs above an id: [id, lane, shall it be put back]; $2 = task, $3 = most attempts.
+-- The next $4 failed jobs above an id: [id, lane, whether to put it back]; $2 = task, $3 = most attempts.
 select ended.job_id, jobs.lane_id,
     jobs.plan_id is null and ($2::text is null or lanes.task = $2) and ($3::bigint is null or ended.attempts <= $3)
 from penstock.ended join penstock.jobs on jobs.id = ended.job_id join penstock.lanes on lanes.id = jobs.lane_id
@@ -1408,7 +1408,7 @@ delete from penstock.reviving where job_id < $1
 update penstock.reviving set after_id = $2 where job_id = $1
 
 -- judge_later --
--- Notes skipped dependants that shall be put back if nobody else forbids it; $1 = [id, …].
+-- Notes skipped dependants that are put back unless another job forbids it; $1 = [id, …].
 insert into penstock.revivable (job_id)
 select value::bigint from jsonb_array_elements_text($1::jsonb) on conflict do nothing
 

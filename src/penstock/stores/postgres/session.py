@@ -151,7 +151,7 @@ class PostgresSession:
         return opened
 
     def _server_now(self, begun: Begun) -> Server:
-        """Whom the connection leads to; behind a pooler, and after a restore, not whom it once did.
+        """The server that the connection leads to now; a pooler or a restore may have changed it.
 
         A restore may put another schema into the same database under an open connection.
         """

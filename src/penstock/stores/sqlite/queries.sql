@@ -940,7 +940,7 @@ update jobs set skipped_by = blamed.value ->> 1, error = blamed.value ->> 2
 from jsonb_each(?1) as blamed where jobs.id = blamed.value ->> 0 and +jobs.row_state = 6
 
 -- failed_jobs --
--- The next ?4 failed jobs above an id: [id, lane, shall it be put back]; ?2 = task, ?3 = most attempts.
+-- The next ?4 failed jobs above an id: [id, lane, whether to put it back]; ?2 = task, ?3 = most attempts.
 -- `row_state >= 6` repeats the condition of jobs_unhappy: SQLite uses a partial index only if it reads it.
 select json_group_array(json_array(id, lane_id, wanted)) from (
     select jobs.id, jobs.lane_id,
@@ -990,7 +990,7 @@ delete from reviving where job_id < ?1
 update reviving set after_id = ?2 where job_id = ?1
 
 -- judge_later --
--- Notes skipped dependants that shall be put back if nobody else forbids it; ?1 = [id, …].
+-- Notes skipped dependants that are put back unless another job forbids it; ?1 = [id, …].
 insert or ignore into revivable (job_id) select value from jsonb_each(?1)
 
 -- next_revivable --
