@@ -276,7 +276,7 @@ class SqlReader(Statements):
         for query, sentence in (
             ("check_heads", "The head of lane {} is not its first ready job."),
             ("check_held", "{}."),
-            ("check_pending", "Job {} does not count its open dependencies correctly."),
+            ("check_pending", "Job {} has a wrong count of open dependencies."),
             ("check_waiting", "Job {} waits for no other job, or does not wait although it must."),
             ("check_workers", "Job {} has a worker without being in progress, or the reverse."),
             ("check_parked", "Lane {} is parked on a key that nobody will free."),
