@@ -80,11 +80,11 @@ class BottleneckProbe(WorkerObserver):
     """
 
     def __init__(self, core: WorkerCore) -> None:
-        kinds = core.slot_kinds
+        slot_kinds = core.slot_kinds
         self._core = core
-        self._tasks = tuple(kinds)
-        self._jobs = tuple(task for task in kinds if kind_of_name(task) is not JobKind.STEP)
-        self._kinds = tuple(dict.fromkeys(kinds.values()))
+        self._tasks = tuple(slot_kinds)
+        self._jobs = tuple(task for task in slot_kinds if kind_of_name(task) is not JobKind.STEP)
+        self._slot_kinds = tuple(dict.fromkeys(slot_kinds.values()))
         self._window = core.window
         self._executor = core.executor
         self._lease_loop = core.lease_loop
@@ -121,7 +121,7 @@ class BottleneckProbe(WorkerObserver):
                 return _STORE  # ends have to be taken before anything more is begun
             return self._denied(denied)
         if lease_loop.knows_more:
-            full = self._full_kind()
+            full = self._full_slot_kind()
             if full is not None:
                 return Cause(LimitKind.SLOTS, full, self._executor.count(full), by_holders=True)
             if lease_loop.busy:
@@ -141,9 +141,11 @@ class BottleneckProbe(WorkerObserver):
         """A leased job waits for something in this worker."""
         if denied.until is Until.GATE:
             return self._gate(denied.item.request_resource_key, denied.resource, denied.numbers)
-        kind = _slot_kind(denied)
-        if denied.reason is DenialReason.NO_CAPACITY or self._is_full(kind):
-            return Cause(LimitKind.SLOTS, kind, self._executor.count(kind), by_holders=True)
+        slot_kind = _slot_kind(denied)
+        if denied.reason is DenialReason.NO_CAPACITY or self._is_full(slot_kind):
+            return Cause(
+                LimitKind.SLOTS, slot_kind, self._executor.count(slot_kind), by_holders=True
+            )
         return _FAIR_ORDER
 
     def _gate(self, gate: Hashable, named: str | None, numbers: Mapping[str, float]) -> Cause:
@@ -200,15 +202,15 @@ class BottleneckProbe(WorkerObserver):
 
     def _is_room(self) -> bool:
         free = self._executor.free()
-        return any(free[kind] for kind in self._kinds)
+        return any(free[one] for one in self._slot_kinds)
 
-    def _is_full(self, kind: str) -> bool:
-        return not self._executor.free().get(kind, 0)
+    def _is_full(self, slot_kind: str) -> bool:
+        return not self._executor.free().get(slot_kind, 0)
 
-    def _full_kind(self) -> str | None:
+    def _full_slot_kind(self) -> str | None:
         """A kind of which every slot is taken."""
         free = self._executor.free()
-        return next((kind for kind in self._kinds if not free[kind]), None)
+        return next((one for one in self._slot_kinds if not free[one]), None)
 
     def _ask(self, find: Callable[[], Coroutine[None, None, None]]) -> None:
         now = self._core.parts.clock.monotonic()
@@ -449,7 +451,7 @@ class RunRecord(WorkerObserver):
             put_back=totals.put_back,
             cpu_seconds=self._clock.cpu() - self._cpu_began,
             late_seconds=self._late_seconds,
-            slots={kind: core.config.slots[kind] for kind in core.slot_kinds.values()},
+            slots={one: core.config.slots[one] for one in core.slot_kinds.values()},
             models=models,
             gates=dict(islice(bottleneck.gates().items(), GATES_SHOWN)),
             used=bottleneck.used(held),

@@ -48,8 +48,8 @@ class StatusRow(WorkerObserver):
         self._executor = core.executor
         configured = dict(core.parts.caps.configured)
         self._caps = configured if len(configured) <= CAPS_SHOWN else None
-        kinds = core.slot_kinds
-        self._task_slots = {name: kinds[name] for name in sorted(kinds)[:TASKS_SHOWN]}
+        slot_kinds = core.slot_kinds
+        self._task_slots = {name: slot_kinds[name] for name in sorted(slot_kinds)[:TASKS_SHOWN]}
         self._process = own_identity()
         self._is_stopping = False
         self._looked: WorkerStatus | None = None
