@@ -10,6 +10,7 @@ load falls on both.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -50,7 +51,12 @@ class Spent:
 
 @contextlib.contextmanager
 def stopwatch() -> Iterator[Spent]:
-    """Measure the wall time and the CPU time of a block; filled in when it ends."""
+    """Measure the wall time and the CPU time of a block; filled in when it ends.
+
+    The garbage of what came before is collected first: one full collection, by chance inside a
+    block or not, costs ten milliseconds.
+    """
+    gc.collect()
     spent = Spent()
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     yield spent

@@ -85,6 +85,8 @@ class JobKind(StrEnum):
     STEP = "step"  # a start, barrier, gate, join or end of a plan
     ROW_GROUP = "row_group"  # rows of a table
 
+    __hash__ = str.__hash__  # that of Enum is written in Python, and every new job hashes its lane
+
     @property
     def is_built(self) -> bool:
         """Whether such jobs belong to the plan of a build."""

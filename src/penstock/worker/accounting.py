@@ -73,6 +73,19 @@ _FAIR_ORDER = Cause(LimitKind.FAIR_ORDER, by_holders=True)
 _DEPENDENCIES = Cause(LimitKind.DEPENDENCIES, by_holders=True)
 
 
+class RequestWaits(WorkerObserver):
+    """Tells the bottleneck which attempts there are, where their waits for requests count."""
+
+    def __init__(self, core: WorkerCore) -> None:
+        self._bottleneck = core.window.scheduler.bottleneck
+
+    def started(self, attempt: Attempt) -> None:
+        self._bottleneck.began(attempt.ref)
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        self._bottleneck.left(attempt.ref)
+
+
 class BottleneckProbe(WorkerObserver):
     """Tells the integrator how each turn leaves the worker. Decides nothing but what is charged.
 
@@ -91,7 +104,6 @@ class BottleneckProbe(WorkerObserver):
         self._drain = core.drain
         self._bottleneck = core.window.scheduler.bottleneck
         self._queue = core.window.scheduler.queue.view()
-        self._hears_requests = core.parts.providers is not None
         self._process = own_identity()
         self._is_asking = False
         self._asked_monotonic = -ASK_SECONDS
@@ -102,14 +114,6 @@ class BottleneckProbe(WorkerObserver):
         running = len(self._executor.running)
         cause = self._cause(running, goes_on)
         self._bottleneck.turned(running, cause, self._queue.blocked())
-
-    def started(self, attempt: Attempt) -> None:
-        if self._hears_requests:
-            self._bottleneck.began(attempt.ref)
-
-    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
-        if self._hears_requests:
-            self._bottleneck.left(attempt.ref)
 
     def _cause(self, running: int, goes_on: bool) -> Cause:
         lease_loop = self._lease_loop

@@ -259,7 +259,7 @@ class JobExecutor:
                 self._ended(attempt, JobRef(attempt.job.id, attempt.job.token))
             return
         now_at = round(self._clock.now() * MICROSECONDS)
-        kind, end = self._kind(attempt), None
+        kind, end = self._tasks[attempt.job.task].kind, None
         try:
             end = judge(attempt, kind, value, error, now_at, self._policy, self._rand)
         except BaseException as problem:  # a value or an error whose own code raises

@@ -67,12 +67,10 @@ class WorkerLoop:
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
+        #: Lets the loop turn, since something has happened; bound here, as every end calls it.
+        self.wake: Callable[[], None] = self._woken.set
         self._tasks: set[asyncio.Task[Any]] = set()
         self.failure: BaseException | None = None  # the first
-
-    def wake(self) -> None:
-        """Something has happened: let the loop turn."""
-        self._woken.set()
 
     def clear(self) -> None:
         """What happened before is known."""

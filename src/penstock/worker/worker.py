@@ -16,7 +16,7 @@ from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.spending import BudgetStop
-from penstock.worker.accounting import BottleneckProbe, CapacityRecord, RunRecord
+from penstock.worker.accounting import BottleneckProbe, CapacityRecord, RequestWaits, RunRecord
 from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop
 from penstock.worker.attempt_log import AttemptLog
 from penstock.worker.budgets import BudgetHold
@@ -95,6 +95,8 @@ class Worker:
         self._recycling: Recycling | None = None
         if parts.recycle is not None:
             self._recycling = Recycling(parts.clock, self._executor, self.stop, parts.recycle)
+        if providers is not None:
+            self._observers.subscribe((RequestWaits(self._core),))
         self._observers.subscribe(
             (
                 BottleneckProbe(self._core),
@@ -300,8 +302,9 @@ class Worker:
         self._window.ended(attempt)
         self._drain.ended(attempt)
         self._observers.ended(attempt, end)
-        kind = self._tasks[attempt.job.task].kind
-        self._end_run(kind.ended(attempt.job, end))
+        sentence = self._tasks[attempt.job.task].kind.ended(attempt.job, end)
+        if sentence is not None:
+            self._end_run(sentence)
         self._loop.wake()
 
     def effects_refused(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:
@@ -309,7 +312,9 @@ class Worker:
         kind = self._tasks[end.job.task].kind
         refused = kind.refused(end, error)
         self._log.effects_refused(end.job, refused)
-        self._end_run(kind.ended(end.job, refused))
+        sentence = kind.ended(end.job, refused)
+        if sentence is not None:
+            self._end_run(sentence)
         return refused
 
     def not_taken(self, end: JobEnd | JobFailure, verdict: Verdict) -> None:
@@ -321,10 +326,8 @@ class Worker:
                 self._completer.add(JobRef(job.id, job.token))
         self._log.refused(end, verdict)
 
-    def _end_run(self, sentence: str | None) -> None:
-        """Stop if something has ended for good, and with it the run; the sentence says what."""
-        if sentence is None:
-            return
+    def _end_run(self, sentence: str) -> None:
+        """Stop: something has ended for good, and with it the run; the sentence says what."""
         self.ended_schedules += (sentence,)
         if self._stopping is None:
             self.stop(Stopping.GRACEFUL)
