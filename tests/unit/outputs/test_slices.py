@@ -115,7 +115,7 @@ def test_bytes_are_of_one_slice(root: OutputRoot) -> None:
     raw = Slices(given(root, raw=True), root)
 
     assert [one.bytes() for one in raw] == [b"0", b"1", b"2", b"3"]
-    with pytest.raises(UsageError, match="here are 4 of prices"):
+    with pytest.raises(UsageError, match="these are 4 of prices"):
         raw.bytes()
 
 

@@ -84,7 +84,7 @@ def test_what_is_needed_is_what_the_rules_say(
             (DAY, 2 * DAY),
             "report@1970-01-03 needs 20 slices of volatility up to 1970-01-03T00:00:00Z, but the "
             "calendar of volatility (custom (86400000000, 172800000000)) has only 2 of them, the "
-            "first is volatility@1970-01-02T00:00:00Z; begin later, or look back less far.",
+            "first at volatility@1970-01-02T00:00:00Z; begin later, or look back less far.",
         ),
     ],
 )

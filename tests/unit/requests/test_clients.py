@@ -364,7 +364,7 @@ def test_a_body_that_is_thrown_away_gives_its_permit_back(
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
 
-    assert "thrown away" in caplog.text
+    assert "discarded" in caplog.text
 
 
 # ── Calls that are not HTTP ───────────────────────────────────────────────────────────────────────

@@ -105,7 +105,7 @@ def test_over_a_million_slices_are_planned_only_when_told_so(shop: Shop, command
 
     assert ended.code == 2
     assert "about 5,184,000 slices of 'hours'" in ended.sentence
-    assert "(--yes)" in ended.sentence
+    assert "confirm with --yes" in ended.sentence
 
 
 @pytest.mark.parametrize(
