@@ -180,8 +180,9 @@ class CountedLoop(WorkerLoop):
     def __init__(self) -> None:
         super().__init__()
         self.wakes = 0
+        self.wake = self._count
 
-    def wake(self) -> None:
+    def _count(self) -> None:
         self.wakes += 1
 
 
