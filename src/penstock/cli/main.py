@@ -201,7 +201,8 @@ def _print_usage_error(error: Exception) -> None:
     if "\n" in message:  # no command was given: the message is the help
         warn(message)
         return
-    warn(f"{one_line(message).rstrip('.')}. See '{command} --help'.")
+    said = one_line(message)
+    warn(f"{said}{'' if said.endswith(('.', '?')) else '.'} See '{command} --help'.")
 
 
 def _globals_first(arguments: list[str]) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_process_of_the_first_schema_writes_nothing_more_after_the_upgrade(
         lambda: old.cancel(["ready"]).result(),
     ]
     for write in writes:
-        with pytest.raises(SchemaTooNew, match=f"schema {len(steps)} by another version"):
+        with pytest.raises(SchemaTooNew, match=f"schema {len(steps)} by a newer version"):
             write()
     old.close()
     with pytest.raises(SchemaTooNew, match="made by a newer Penstock"):
