@@ -81,7 +81,7 @@ def test_a_slip_of_the_pen_is_told_with_where_to_look(
 
     assert ended.code == 2
     assert said in ended.sentence
-    assert re.search(r"[^.]\. See '.* --help'\.", ended.sentence)
+    assert re.search(r"[^.?][.?] See '.* --help'\.", ended.sentence)
 
 
 def test_no_command_shows_the_help(command: Command) -> None:
