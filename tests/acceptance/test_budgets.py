@@ -186,7 +186,7 @@ def test_why_names_the_budget_while_others_still_run(
         kill_run(run)
 
     assert "The task 'ask' of 'ask0' is held back in run" in found["sentence"]
-    assert "of $0.0001 is left" in found["sentence"]
+    assert "has $0.0001 of $0.0001 left" in found["sentence"]
     assert "budget.usd = 0.0001 in penstock.toml is raised" in found["unblocks"]
     assert free["done"] == 12
 

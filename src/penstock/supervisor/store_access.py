@@ -68,6 +68,7 @@ class StoreAccess:
         self._beat: LeaseHeartbeat | None = None
         self._locks: LockHeartbeat | None = None
         self._lost_locks: str | None = None  # why, if somebody else has them
+        self._gives_locks_up = False  # who took them may let them go at any time
         self._statistics: StatisticsLine | None = None
         self.store: Store | None = None
         self.outlook: Question[Outlook] | None = None
@@ -127,10 +128,14 @@ class StoreAccess:
             self._clock,
             hello.lease_ttl_seconds,
             hello.beat_seconds,
-            has_locks=lambda: self._lost_locks is None,
+            has_locks=lambda: self._lost_locks is None and not self._gives_locks_up,
             lost=partial(self._lose_locks, store, frozenset(names)),
         )
         self._locks.start()
+
+    def give_locks_up(self) -> None:
+        """The worker that plans is told to end and lets them go: that is no loss."""
+        self._gives_locks_up = True
 
     def _lose_locks(self, store: Store, names: Collection[str]) -> None:
         locks: list[LockView] = []

@@ -411,6 +411,8 @@ class Supervisor:
             self._wind_down()
             return
         self._announcer.stopping()
+        if not self.phases.is_working:
+            self._access.give_locks_up()
         self._tell_all(protocol.Abort())
         self._restarts.forget()
 
