@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from types import NoneType, UnionType
@@ -79,6 +80,7 @@ def _is_model(kind: Any) -> bool:  # noqa: ANN401
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
+@lru_cache(256)
 def _type_at(path: SettingPath) -> Any:  # noqa: ANN401
     """The type of what a path leads to: a model or a `dict[...]` for a table; None: nowhere."""
     kind: Any = Settings
@@ -123,12 +125,15 @@ FIELDS = tuple(_fields())
 TABLES = tuple(sorted(name for name in Settings.model_fields if is_table((name,))))
 
 
+_NESTED = (BaseModel, dict)
+
+
 def walk(
-    settings: BaseModel | Mapping[str, object], above: SettingPath = ()
+    settings: BaseModel | dict[str, object], above: SettingPath = ()
 ) -> Iterator[tuple[SettingPath, object]]:
     """Every value of some settings with its path, in the order of the model."""
-    for name, value in settings.items() if isinstance(settings, Mapping) else iter(settings):
-        if isinstance(value, BaseModel | Mapping):
+    for name, value in settings.items() if isinstance(settings, dict) else iter(settings):
+        if isinstance(value, _NESTED):
             yield from walk(value, (*above, name))
         else:
             yield (*above, name), value
