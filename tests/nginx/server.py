@@ -135,8 +135,10 @@ class Nginx:
         while time.monotonic() < until:
             if process.poll() is not None:
                 return False
+            # It listens before it writes its number; without one, somebody else may listen there.
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return (self.home / "nginx.pid").exists()
+                if (self.home / "nginx.pid").exists():
+                    return True
             time.sleep(_POLL_SECONDS)
         return False
 
