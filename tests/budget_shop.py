@@ -96,7 +96,7 @@ class BudgetShop:
 def today(t: Harness, scope: str = "all") -> Balance:
     """What an account of the day holds; harnesses run on one day, unless they sleep long."""
     day = utc_day(round(t.clock.now() * MICROSECONDS))
-    account = Account(scope, Period.DAY, day)
+    account = Account(scope, Period.DAY, day, t.app.name)
     found = [one for one in t.store.balances([day]).result() if one.account == account]
     return found[0] if found else Balance(account, Amount(), Amount())
 

@@ -17,10 +17,13 @@ from penstock.model.lease import ReleaseResult
 from penstock.model.provider import RequestResourceKey
 from penstock.model.request import ReplyClassifier, RequestOutcome, RequestReleaseOutcome
 from penstock.requests.admission import RequestAdmissionController
+from penstock.requests.clients.httpx import ProviderRules
 from penstock.requests.clients.provider_clients import MakeTransport, ProviderClients
+from penstock.requests.credentials import Credentials
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
 from penstock.requests.journal.replay import PaidCalls
+from penstock.requests.redirects import Redirects
 
 PROVIDER = "acme"
 
@@ -78,6 +81,8 @@ async def outbound_run(
     tpm: float | None = None,
     paid: PaidCalls | None = None,
     sink: Callable[[RequestEvent], None] | None = None,
+    redirects: Redirects | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[Run]:
     """Clients of one provider, whose limit follows `aimd` with a short cool-down."""
     clock = clock or SystemClock()
@@ -91,7 +96,14 @@ async def outbound_run(
     admission = RecordingAdmission(core, clock, events)
     executor = ModelRequestExecutor(admission, resolve, clock, limits=limits, classifier=classifier)
     clients = ProviderClients(
-        PROVIDER, executor, base_url=base_url, make_transport=make_transport, paid=paid
+        PROVIDER,
+        executor,
+        base_url=base_url,
+        make_transport=make_transport,
+        paid=paid,
+        rules=ProviderRules(
+            redirects or Redirects(PROVIDER), credentials or Credentials(base_url or None)
+        ),
     )
     try:
         yield Run(admission, clients, base_url)

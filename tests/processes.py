@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.process_identity import own_identity
+from penstock.worker.process_guard import GUARD_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NURSERY_NAME = b"nursery"  # of what tests.forked puts beside a supervisor
+
+_PLACE, _PID, _BEGAN = own_identity().rsplit(" ", 2)
+MARK_OF_NOBODY = f"{_PLACE} {_PID} {int(_BEGAN) - 1}"  # this number was another process's
 
 
 def environment_of_tests(**more: str) -> dict[str, str]:
@@ -39,12 +43,19 @@ def kill_run(process: subprocess.Popen[Any]) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The children that a process has started, but for a nursery of ours."""
+    """The children that a process has started, but for a nursery of ours; for a guard, its own."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
-    return [int(child) for child in text.split() if _name(int(child)) != NURSERY_NAME]
+    found = []
+    for child in map(int, text.split()):
+        name = _name(child)
+        if name == GUARD_NAME.encode():
+            found += children_of(child)[:1]  # programs that it has adopted come later
+        elif name != NURSERY_NAME:
+            found.append(child)
+    return found
 
 
 def _name(pid: int) -> bytes:

@@ -5,7 +5,7 @@ from penstock.app.app import Penstock
 from penstock.definitions.context import Context, TickContext
 from penstock.definitions.partitions import Partitions
 from penstock.definitions.request import Enqueued, JobRequest
-from penstock.errors import Skip
+from penstock.errors import BadAnswer, Skip
 from penstock.host_key import host_key
 from penstock.keyed_limiter import KeyedLimiter
 from penstock.model.job import finished
@@ -15,6 +15,7 @@ from penstock.outputs.read import Slices
 from penstock.redaction.secrets import Secret
 
 __all__ = [
+    "BadAnswer",
     "Context",
     "Enqueued",
     "JobRequest",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors that Penstock raises, and whose move each of them is.
+"""The errors that Penstock raises, and who must act on each.
 
 ```text
 PenstockError
@@ -34,8 +34,10 @@ PenstockError
 │   ├── AttemptOver                  its job was cancelled or has run past its time limit: not sent
 │   ├── ProviderThrottled            the world's: a provider refuses for longer than clients wait
 │   ├── ProviderUnavailable          the world's: the provider is unhealthy (5xx, 408, 425)
+│   ├── AccountClosed                yours: a key is dead or an account empty; its jobs wait
 │   ├── BudgetUsedUp                 yours: a call would exceed a budget; its job waits for a raise
 │   ├── CallInDoubt                  yours: a call was begun before and nobody knows its end: look
+│   ├── RedirectRefused              yours or the world's: a redirect leads where none is followed
 │   ├── ReplyOverdue                 the world's: a reply was not complete in time
 │   └── ReplyRefused                 a reply is too large, or in an encoding that nobody asked for
 ├── OutputFailed                     the world's: a file of outputs cannot be written or read
@@ -48,7 +50,8 @@ PenstockError
 └── InternalError                    ours: an invariant is broken; please report it
 ```
 
-`Skip` is no error: a task raises it to end its job as `skipped`.
+`Skip` is no error: a task raises it to end its job as `skipped`. A task raises `BadAnswer` to have
+a paid answer bought anew.
 """
 
 from __future__ import annotations
@@ -163,6 +166,18 @@ class ProviderNotAvailableHere(UsageError):
     """A provider is used outside a run, or in a process or on a node that has none."""
 
 
+class KeyOfSeveralApps(UsageError):
+    """Several apps of a store have a job of this key, and nobody has said which is meant."""
+
+    def __init__(self, key: str, apps: tuple[str, ...]) -> None:
+        self.key, self.apps = key, apps
+        names = ", ".join(repr(app) for app in apps)
+        super().__init__(
+            f"The key {key!r} exists in several apps of this store ({names}); say which is meant "
+            f"with --app {apps[-1]}."
+        )
+
+
 class EnqueueRefused(UsageError):
     """A batch of jobs cannot be accepted; nothing of it was written."""
 
@@ -271,6 +286,10 @@ class ProviderUnavailable(_ProviderReplied):
     """A provider is unhealthy: 5xx, 408, 425; the job comes back uncharged."""
 
 
+class AccountClosed(_ProviderReplied):
+    """The key of a provider is dead or its account empty; the job waits, uncharged."""
+
+
 class BudgetUsedUp(RequestError):
     """A call that costs money would exceed a budget; it did not leave, and its job is given back.
 
@@ -284,6 +303,10 @@ class BudgetUsedUp(RequestError):
 
 class CallInDoubt(RequestError):
     """A call was begun by an earlier attempt and its end is not known; a person must decide."""
+
+
+class RedirectRefused(RequestError):
+    """A redirect leads to another origin, or to a private address, and was not followed."""
 
 
 class ReplyOverdue(RequestError, TimeoutError):
@@ -358,3 +381,12 @@ class Skip(Exception):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class BadAnswer(Exception):
+    """Raise it in a task whose paid answer is bad: the attempt fails, and the next one buys anew.
+
+    It is about the answer that came last; `ctx.reject(reply)` names another one.
+    """
+
+    call: object = None  # the call that `ctx.reject` named; None: the last one

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
@@ -118,8 +118,8 @@ class KeyedSlots(Generic[W]):
         line = self._lines.get(key)
         if line is None or not line.held:
             raise UsageError(
-                f"{key!r} was released although nobody holds it; call release once for each "
-                f"acquire, or use hold()."
+                f"{key!r} was released although nobody holds it; await acquire, call release once "
+                f"for each, or use hold()."
             )
         line.held -= 1
         self._held -= 1
@@ -209,6 +209,37 @@ class _ThreadWaiter:
 _Waiter = _LoopWaiter | _ThreadWaiter
 
 
+class Acquiring(Coroutine[Any, Any, None]):
+    """A slot that is being waited for, once this is awaited; whatever else it is used as fails."""
+
+    __slots__ = ("_key", "_waiting")
+
+    def __init__(self, key: str, waiting: Coroutine[Any, Any, None]) -> None:
+        self._key = key
+        self._waiting = waiting
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._waiting.__await__()
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 (a coroutine's)
+        return self._waiting.send(value)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401 (a coroutine's)
+        return self._waiting.throw(*error)
+
+    def close(self) -> None:
+        self._waiting.close()
+
+    def _refused(self, *_: object) -> NoReturn:
+        self._waiting.close()
+        raise UsageError(
+            f"acquire({self._key!r}) was not awaited, so nothing is held; write await "
+            "limiter.acquire(...), or async with limiter.hold(...)."
+        )
+
+    __bool__ = __enter__ = __exit__ = __aenter__ = __aexit__ = _refused
+
+
 class KeyedLimiter:
     """At most so many at once for each key, in this process; first come, first served per key.
 
@@ -244,8 +275,19 @@ class KeyedLimiter:
         with self._decision():
             return self._slots.try_acquire(key)
 
-    async def acquire(self, key: str, timeout: Duration | None = None) -> None:
-        """Wait for a slot of a key and take it; TimeoutError if it takes longer than `timeout`."""
+    def acquire(self, key: str, timeout: Duration | None = None) -> Acquiring:
+        """Wait for a slot of a key and take it; TimeoutError if it takes longer than `timeout`.
+
+        To be awaited. UsageError in a thread without an event loop, which nobody could await it on.
+        """
+        if asyncio._get_running_loop() is None:
+            raise UsageError(
+                f"acquire({key!r}) must be awaited on an event loop; in a thread write "
+                "acquire_sync(...), or with limiter.hold(...)."
+            )
+        return Acquiring(key, self._acquire(key, timeout))
+
+    async def _acquire(self, key: str, timeout: Duration | None) -> None:
         if self.try_acquire(key):
             return
         waiter = _LoopWaiter(key, asyncio.get_running_loop())
@@ -367,7 +409,7 @@ class Hold:
         self._timeout = timeout
 
     async def __aenter__(self) -> None:
-        await self._limiter.acquire(self._key, self._timeout)
+        await self._limiter._acquire(self._key, self._timeout)
 
     async def __aexit__(
         self,

@@ -2,6 +2,7 @@
 """Logging set-up: text or JSON lines on stderr, with secrets redacted.
 
 Every line of ours, of libraries and of tasks is written here: without secrets, and on one line.
+In a process that works, no line waits for its reader (`queue_output`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from types import TracebackType
 
 import msgspec
 
+from penstock.output_queue import format_dropped, set_dropped_format
 from penstock.redaction.content_guard import LOG_ATTRIBUTE, QUOTED
 from penstock.redaction.secrets import REDACTED, redacted
-from penstock.terminal_text import escaped, escaped_lines, print_error, safe_json
+from penstock.terminal_text import (
+    escaped,
+    escaped_lines,
+    print_error,
+    safe_json,
+    warn_of_traceback,
+)
 
 GROUP_ERRORS_MAX = 100  # of one group, with a traceback each
 SHOWN_LENGTH = 32 * 1024  # characters of each end of a traceback; a message may have any length
@@ -52,7 +60,9 @@ _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 def set_up_logging(level: str, log_format: str) -> None:
     """Send every logger's lines to stderr; earlier set-ups are replaced."""
     handler = _CurrentStderr()
-    handler.setFormatter(_JsonLines() if log_format == "json" else _TextLines())
+    lines = _JsonLines() if log_format == "json" else _TextLines()
+    handler.setFormatter(lines)
+    set_dropped_format(lambda count: lines.format(_dropped(count)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -72,7 +82,12 @@ class _CurrentStderr(logging.Handler):
         try:
             print_error(self.format(record))
         except Exception:  # a message that does not fit its arguments
-            self.handleError(record)
+            warn_of_traceback(traceback.format_exc())
+
+
+def _dropped(count: int) -> logging.LogRecord:
+    said = format_dropped(count)
+    return logging.LogRecord("penstock.log", logging.WARNING, "", 0, said, None, None)
 
 
 def layer_of(logger: str) -> str:

@@ -16,12 +16,16 @@ from pathlib import Path
 
 UNKNOWN = ""  # the mark of a process on a system that does not tell
 _DEAD = ("Z", "X", "x")  # states of a process that only its parent still asks about
-_STATE, _BEGAN = 0, 19  # fields of /proc/PID/stat, after the name
+_STATE, _PARENT, _BEGAN = 0, 1, 19  # fields of /proc/PID/stat, after the name
 
 
 def own_identity() -> str:
     """The mark of this process."""
-    pid = os.getpid()
+    return identity(os.getpid())
+
+
+def identity(pid: int) -> str:
+    """The mark of a process that is there."""
     try:
         return f"{_place()} {pid} {_fields(pid)[_BEGAN]}" if _tells_of_us() else UNKNOWN
     except (OSError, IndexError):
@@ -48,6 +52,19 @@ def is_gone(mark: str) -> bool:
         return fields[_STATE] in _DEAD or fields[_BEGAN] != began
     except (OSError, IndexError):  # it may be hidden from us
         return False
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is not there, or nobody has asked yet how it ended."""
+    try:
+        return _fields(pid)[_STATE] in _DEAD
+    except (OSError, IndexError):
+        return True
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process that is there; OSError if it is not."""
+    return int(_fields(pid)[_PARENT])
 
 
 @lru_cache(1)

@@ -21,6 +21,7 @@ import msgspec
 
 from penstock.clock import to_datetime
 from penstock.errors import PenstockError
+from penstock.output_queue import OutputQueue, output_queue
 from penstock.redaction.secrets import redacted
 
 #: What JSON leaves as it is and a terminal may obey: DEL, C1 controls, changes of direction, line
@@ -71,10 +72,36 @@ def warn_of_traceback(text: str) -> None:
 
 def print_error(text: str) -> None:
     """Print on stderr what is safe already."""
+    print_line(text, sys.stderr)
+
+
+def print_line(text: str, stream: TextIO) -> None:
+    """Print what is safe already; nobody listening is no error."""
+    queue = _queue_of(stream) if _is_queued else None
     try:
-        print(text, file=sys.stderr, flush=True)
+        if queue is None:
+            print(text, file=stream, flush=True)
+        else:
+            queue.write(f"{text}\n".encode(stream.encoding or "utf-8", "backslashreplace"))
     except (OSError, ValueError):  # closed, or its reader is gone
         return
+
+
+_is_queued = False
+
+
+def queue_output() -> None:
+    """From now on no line waits for its reader: this process works, whoever looks at it or not."""
+    global _is_queued
+    _is_queued = True
+
+
+def _queue_of(stream: TextIO) -> OutputQueue | None:
+    """The queue of a stream; None if it is none of the system's, but stands in for one."""
+    try:
+        return output_queue(stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def print_document(document: Mapping[str, object]) -> None:

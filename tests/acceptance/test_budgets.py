@@ -168,7 +168,7 @@ def test_capped_raised_and_run_again_is_the_same_as_one_run(
 def test_why_names_the_budget_while_others_still_run(
     tmp_path: Path, provider: SimulatedProvider
 ) -> None:
-    write(tmp_path, provider.url, "[budget]\nusd = 0.0001\n[runtime]\ngrace_seconds = 0\n")
+    write(tmp_path, provider.url, "[budget.run]\nusd = 0.0001\n[runtime]\ngrace_seconds = 0\n")
     assert command(tmp_path, "queue", "enqueue", "sleep", "slow").returncode == 0
     run = Forked(
         [*PENSTOCK, "queue", "run"],
@@ -187,7 +187,7 @@ def test_why_names_the_budget_while_others_still_run(
 
     assert "The task 'ask' of 'ask0' is held back in run" in found["sentence"]
     assert "has $0.0001 of $0.0001 left" in found["sentence"]
-    assert "budget.usd = 0.0001 in penstock.toml is raised" in found["unblocks"]
+    assert "budget.run.usd = 0.0001 in penstock.toml is raised" in found["unblocks"]
     assert free["done"] == 12
 
 
@@ -198,12 +198,12 @@ def why(folder: Path) -> Any:
 def test_a_run_that_does_not_drain_ends_at_its_budget_as_well(
     tmp_path: Path, provider: SimulatedProvider
 ) -> None:
-    write(tmp_path, provider.url, "[budget.task.ask]\ntokens = 500\n")
+    write(tmp_path, provider.url, "[budget.task.ask.run]\ntokens = 500\n")
 
     ended = command(tmp_path, "queue", "run", "--processes", "2")
 
     assert ended.returncode == 4, ended.stderr
-    assert "[budget.task.ask] of 500 tokens a run" in ended.stderr.splitlines()[-1]
+    assert "[budget.task.ask.run] of 500 tokens a run" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("options", [["--drain"], []])
@@ -211,25 +211,69 @@ def test_a_job_that_runs_alone_after_a_crash_does_not_keep_a_run_alive(
     tmp_path: Path, provider: SimulatedProvider, options: list[str]
 ) -> None:
     """Only the worker for suspects hears of the budget; the others must end as well."""
-    write(tmp_path, provider.url, "[budget.task.crash]\ntokens = 1\n")
+    write(tmp_path, provider.url, "[budget.task.crash.run]\ntokens = 1\n")
     assert command(tmp_path, "queue", "enqueue", "crash", "suspect").returncode == 0
 
     ended = command(tmp_path, "queue", "run", "--processes", "2", *options)
 
     assert ended.returncode == 4, ended.stderr
-    assert "[budget.task.crash] of 1 tokens a run" in ended.stderr.splitlines()[-1]
+    assert "[budget.task.crash.run] of 1 tokens a run" in ended.stderr.splitlines()[-1]
     stats = document(tmp_path, "queue", "stats")
-    assert (stats["suspects"], stats["states"]["done"]) == (1, 24)
+    states = stats["states"]
+    assert states["done"] == 24
+    assert states["queued"] + states["in_progress"] == 1  # its worker may have ended with its lease
 
 
 def test_a_wrong_budget_is_refused_before_anything_runs(tmp_path: Path) -> None:
     write(tmp_path, "http://127.0.0.1:1", "")
-    configure(tmp_path, "[budget.provider.apy]\nusd = 1\n")
+    configure(tmp_path, "[budget.provider.apy.run]\nusd = 1\n")
 
     ended = command(tmp_path, "queue", "run", "--drain")
 
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1] == (
-        "budget.provider.apy (from penstock.toml) is about a provider that the app does not "
+        "budget.provider.apy.run (from penstock.toml) is about a provider that the app does not "
         "define; the nearest known one is 'api'."
     )
+
+
+def test_a_total_holds_over_a_kill_is_shown_and_can_be_reset(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    """Killed with -9 in the middle and resumed: in all it is not exceeded."""
+    write(tmp_path, provider.url, "[budget.total]\nusd = 0.002\n")
+    run = Forked(
+        [*PENSTOCK, "queue", "run", "--drain"],
+        cwd=tmp_path,
+        env=environment_of_tests(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: provider.counts.served >= 3, SECONDS)
+    finally:
+        kill_run(run)
+
+    for _ in range(2):
+        ended = command(tmp_path, "queue", "run", "--drain")
+        assert ended.returncode == 4, ended.stderr
+        assert "[budget.total] of $0.002 in all is used up" in ended.stderr.splitlines()[-1]
+
+    (told,) = document(tmp_path, "budget", "show")["budgets"]
+    names = ("spent_usd", "reserved_usd", "in_doubt_usd", "left_usd")
+    spent, reserved, in_doubt, left = (round(float(told[name]) * 1e6) for name in names)
+    assert (told["name"], told["usd"], told["app"]) == ("budget.total", "0.002", "shop")
+    assert (reserved, spent + in_doubt + left) == (0, 2_000)
+    assert 0 < spent <= 2_000
+    assert "budget.total" in command(tmp_path, "budget", "show").stdout
+
+    asked = command(tmp_path, "budget", "reset")
+    assert (asked.returncode, "add --yes to do it" in asked.stderr) == (2, True)
+    assert document(tmp_path, "budget", "show")["budgets"] == [told]
+    done = command(tmp_path, "budget", "reset", "--yes")
+    assert "4 total(s) of app 'shop' begin at zero; they held: all $0.00" in done.stdout
+    (told,) = document(tmp_path, "budget", "show")["budgets"]
+    assert (told["spent_usd"], told["in_doubt_usd"], told["left_usd"]) == ("0", "0", "0.002")
+    wrong = command(tmp_path, "budget", "reset", "providers", "--yes")
+    assert (wrong.returncode, "A scope is all, provider:NAME" in wrong.stderr) == (2, True)

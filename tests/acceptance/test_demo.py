@@ -117,7 +117,8 @@ def test_story_says_what_journal_and_provider_say(tmp_path: Path, scratch: Path)
         store.close()
     assert {job.state for job in jobs} == {JobState.DONE}
     assert all(job.attempts == 0 for job in jobs), "a refusal or the kill was charged"
-    assert (figures.bought, figures.reused, figures.in_doubt) == (bought, reused, 0)
+    assert (figures.bought, figures.reused) == (bought, reused)
+    assert figures.in_doubt <= in_flight  # cut off by the kill: they may have been served
     assert [call.bought for call in calls] == [1] * total
     assert f"{figures.spent.tokens:,} tokens" in told["spent"]
 

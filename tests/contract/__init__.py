@@ -7,6 +7,7 @@ The rules are plain pytest functions over a fixture `store_world` that gives a `
 """
 
 from tests.contract.acknowledging import *  # noqa: F403
+from tests.contract.apps import *  # noqa: F403
 from tests.contract.call_ends import *  # noqa: F403
 from tests.contract.call_figures import *  # noqa: F403
 from tests.contract.caps import *  # noqa: F403

@@ -176,7 +176,7 @@ def test_an_end_is_stale_when_the_job_crashed_meanwhile(store_world: StoreWorld)
     worker = store_world.new_worker()
     store_world.reap(worker, [store_world.take_one(worker)])
     soloist = store_world.new_worker()
-    job = store_world.take_one(soloist, solo=True)
+    job = store_world.take_one(soloist, quarantine=True)
     store_world.reap(soloist, [job], max_crashes=1)
 
     assert store_world.state("a") is JobState.ERROR

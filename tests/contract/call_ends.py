@@ -102,7 +102,7 @@ def test_a_call_in_doubt_is_held_by_the_next_lease_with_its_reserve(
 
     found = call(store_world, job)
     assert (found.state, found.token, found.ended_at) == (CallState.HELD, job.token, None)
-    assert found.reserved == balance(store_world).reserved == Amount(10, 100)
+    assert found.reserved == balance(store_world).in_doubt == Amount(10, 100)
 
 
 def test_only_an_open_call_is_held(store_world: StoreWorld) -> None:

@@ -222,7 +222,7 @@ def test_the_outlook_counts_suspects_and_crashes(store_world: StoreWorld) -> Non
     store_world.reap(worker, [store_world.take_one(worker)])
     before = store_world.store.outlook(worker, "run-1").result()
     worker = store_world.new_worker()
-    store_world.reap(worker, [store_world.take_one(worker, solo=True)], max_crashes=1)
+    store_world.reap(worker, [store_world.take_one(worker, quarantine=True)], max_crashes=1)
     after = store_world.store.outlook(worker, "run-1").result()
 
     assert (before.suspects, before.ended_in_run) == (1, {})

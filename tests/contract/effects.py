@@ -181,9 +181,9 @@ def test_a_rearmed_job_forgets_its_crashes(store_world: StoreWorld) -> None:
     worker, job = _leased(store_world)
     store_world.reap(worker, [job])
     soloist = store_world.new_worker()
-    store_world.reap(soloist, [store_world.take_one(soloist, solo=True)])
+    store_world.reap(soloist, [store_world.take_one(soloist, quarantine=True)])
     soloist = store_world.new_worker()
-    solo = store_world.take_one(soloist, solo=True)
+    solo = store_world.take_one(soloist, quarantine=True)
     at = store_world.clock.now_micros + 1
 
     store_world.ack(soloist, solo, effects=[Rearm(at)])

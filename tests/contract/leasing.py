@@ -24,7 +24,7 @@ def test_a_leased_job_is_in_progress_under_a_token(store_world: StoreWorld) -> N
     assert (job.key, job.task, job.group, job.payload) == ("a", "work", "main", '{"n":1}')
     assert (job.token, job.attempts, job.crashes, job.priority) == (1, 0, 0, 7)
     assert (job.partition, job.plan_id, job.level) == ("p", "plan", 0)
-    assert (job.limited, job.solo, job.deferred_since) == (False, False, None)
+    assert (job.limited, job.cell, job.deferred_since) == (False, None, None)
     assert job.due_at == store_world.clock.now_micros
     view = store_world.view("a")
     assert (view.id, view.state, view.token, view.worker) == (

@@ -308,12 +308,12 @@ def test_a_suspect_waits_for_its_keys_too(store_world: StoreWorld) -> None:
     worker, soloist = store_world.new_worker(), store_world.new_worker()
     holder = store_world.take_one(worker)
 
-    blocked = store_world.lease(soloist, solo=True)
+    blocked = store_world.lease(soloist, quarantine=True)
     store_world.ack(worker, holder)
-    free = store_world.take_one(soloist, solo=True)
+    free = store_world.take_one(soloist, quarantine=True)
 
     assert holder.key == "holder"
     assert blocked.jobs == []
-    assert (free.key, free.solo, free.limited) == ("suspect", True, True)
+    assert (free.key, free.cell, free.limited) == ("suspect", 0, True)
     store_world.add(store_world.job("late", limit_keys=["host:a"]))
     assert store_world.take_all(worker) == {}

@@ -107,13 +107,13 @@ def test_a_job_that_crashed_can_be_retried_with_others(store_world: StoreWorld) 
     worker = store_world.new_worker()
     store_world.reap(worker, [store_world.take_one(worker)])
     worker = store_world.new_worker()
-    store_world.reap(worker, [store_world.take_one(worker, solo=True)], max_crashes=1)
+    store_world.reap(worker, [store_world.take_one(worker, quarantine=True)], max_crashes=1)
 
     store_world.retry_failed()
 
     view = store_world.view("a")
     assert (view.state, view.suspect, view.crashes) == (JobState.QUEUED, False, 0)
-    assert not store_world.take_one(store_world.new_worker()).solo
+    assert store_world.take_one(store_world.new_worker()).cell is None
 
 
 def test_only_failed_jobs_are_retried(store_world: StoreWorld) -> None:

@@ -49,7 +49,7 @@ def test_the_last_word_on_a_unit_counts(store_world: StoreWorld) -> None:
     store.keep_preflights("other", [_result("b", 2, "2")]).result()
     store.keep_preflights("watch", []).result()
 
-    assert _kept(store_world) == [_result("a", 3, "3")]
+    assert _kept(store_world) == [_result("a", 3, "3"), _result("b", 1, "1")]
     assert _kept(store_world, "other") == [_result("b", 2, "2")]
 
 

@@ -47,7 +47,7 @@ def test_the_cause_of_a_death_is_kept_without_its_secret(store_world: StoreWorld
     store_world.add("a")
     for crash in range(3):
         worker = store_world.new_worker()
-        job = store_world.take_one(worker, solo=crash > 0)
+        job = store_world.take_one(worker, quarantine=crash > 0)
         store_world.reap(worker, [job], cause=f"killed by {SECRET}", max_crashes=2)
 
     assert store_world.state("a") is JobState.ERROR

@@ -232,7 +232,7 @@ def test_a_suspect_keeps_its_turn(store_world: StoreWorld) -> None:
     assert arm(store_world, plan) == ArmReport(retimed=1)
 
     soloist = ticker(store_world)
-    solo = store_world.take_one(soloist, solo=True)
+    solo = store_world.take_one(soloist, quarantine=True)
     assert (solo.due_at, solo.payload, solo.group) == (job.due_at, "[1]", "g")
     assert tick(store_world, soloist, solo) is Verdict.ACCEPTED
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from penstock.model.job import LeasedJob
+from msgspec.structs import replace
+
+from penstock.model.job import JobId, LeasedJob
 from penstock.model.journal import IntentVerdict
-from penstock.model.spending import Account, Amount, Budget, Period
+from penstock.model.spending import TOTAL_SPAN, Account, Amount, Budget, Period
 from tests.contract.call_words import (
     MODEL,
     PROVIDER,
@@ -29,6 +31,7 @@ from tests.contract.call_words import (
 from tests.contract.world import StoreWorld
 
 DAY_SECONDS = 86_400.0
+TOTAL = Account("all", Period.TOTAL, TOTAL_SPAN)
 
 
 def a_job(store_world: StoreWorld) -> LeasedJob:
@@ -262,6 +265,92 @@ def test_a_call_in_doubt_keeps_its_share(store_world: StoreWorld) -> None:
     assert intend(store_world, intent(later, "g"), budgets=[budget]) == [refused(budget)]
 
 
+def test_a_send_in_doubt_keeps_its_share_when_the_call_is_sent_again(
+    store_world: StoreWorld,
+) -> None:
+    """Whoever was billed for the first one is billed for the second as well."""
+    job = a_job(store_world)
+    budget = Budget("all", Period.DAY, micros=25)
+    assert intend(store_world, intent(job), budgets=[budget]) == [WRITTEN]
+    assert intend(store_world, intent(job, resent=1), budgets=[budget]) == [WRITTEN]
+    store_world.expire()
+    later = store_world.take_one(store_world.new_worker())
+
+    again = intent(later, run_id="run-2", resent=2)
+    assert intend(store_world, again, budgets=[budget]) == [refused(budget, 5)]
+    cheaper = intent(later, micros=5, run_id="run-2", resent=2)
+    assert intend(store_world, cheaper, budgets=[budget]) == [WRITTEN]
+    store_world.store.answered([answer(later, micros=4)]).result()
+
+    found = call(store_world, job)
+    assert (found.doubts, found.doubt) == (2, Amount(20, 200))
+    day = balance(store_world, Account("all", Period.DAY, today(store_world)))
+    assert (day.spent.micros, day.reserved, day.in_doubt) == (4, Amount(), Amount(20, 200))
+    assert balance(store_world).in_doubt == Amount(20, 200)  # where they were sent
+    assert balance(store_world, Account("all", Period.RUN, "run-2")).in_doubt == Amount()
+    assert intend(store_world, intent(later, "g", micros=2), budgets=[budget]) == [
+        refused(budget, 1)
+    ]
+
+
+def test_a_total_counts_over_runs_and_days(store_world: StoreWorld) -> None:
+    job = a_job(store_world)
+    budget = Budget("all", Period.TOTAL, micros=20)
+    assert intend(store_world, intent(job), budgets=[budget]) == [WRITTEN]
+    store_world.store.answered([answer(job)]).result()  # 7 of 10
+    store_world.clock.advance(2 * DAY_SECONDS)
+
+    later = intent(job, "g", micros=14, run_id="run-2")
+    assert intend(store_world, later, budgets=[budget]) == [refused(budget, 13)]
+    assert intend(store_world, intent(job, "g", run_id="run-2"), budgets=[budget]) == [WRITTEN]
+
+    found = balance(store_world, TOTAL)
+    assert (found.spent, found.reserved) == (Amount(7, 70), Amount(10, 100))
+
+
+def test_apps_do_not_spend_each_others_budgets(store_world: StoreWorld) -> None:
+    job = a_job(store_world)
+    for period in Period:
+        budget = Budget("all", period, micros=10)
+        mine = replace(intent(job, f"f-{period}"), app=f"mine-{period}")
+        assert intend(store_world, mine, budgets=[budget]) == [WRITTEN]
+        again = replace(mine, key=key_of(job, f"g-{period}"))
+        assert intend(store_world, again, budgets=[budget]) == [refused(budget)]
+        theirs = replace(again, app=f"theirs-{period}")
+        assert intend(store_world, theirs, budgets=[budget]) == [WRITTEN]
+    assert store_world.store.check().result() == []
+
+
+def test_a_reset_forgives_what_was_spent_and_is_in_doubt_and_nothing_in_flight(
+    store_world: StoreWorld,
+) -> None:
+    job = a_job(store_world)
+    begin(store_world, intent(job), intent(job, "g"), intent(job, "h"))
+    begin(store_world, replace(intent(job, "other"), app="other"))
+    store_world.store.answered([answer(job)]).result()
+    store_world.expire()
+    later = store_world.take_one(store_world.new_worker())
+    begin(store_world, intent(later, "g", resent=1))  # h is in doubt, and so is the first g
+    before = balance(store_world, TOTAL)
+    assert (before.spent.micros, before.reserved.micros, before.in_doubt.micros) == (7, 10, 20)
+    of_run = balance(store_world)
+
+    found = store_world.store.reset_totals("", "all").result()
+
+    assert found == [before]
+    after = balance(store_world, TOTAL)
+    assert (after.spent, after.reserved, after.in_doubt) == (Amount(), Amount(10, 100), Amount())
+    assert balance(store_world) == of_run
+    assert balance(store_world, TOTAL._replace(scope=f"task:{TASK}")).spent.micros == 7
+    assert balance(store_world, TOTAL._replace(app="other")).in_doubt.micros == 10
+    begin(store_world, intent(later, "h", resent=1))
+    store_world.store.answered([answer(later, "g"), answer(later, "h")]).result()
+    assert balance(store_world, TOTAL).spent == Amount(14, 140)
+    assert store_world.store.call_figures(job.id).result().in_doubt == 3
+    assert len(store_world.store.reset_totals("", None).result()) == 4
+    assert store_world.store.check().result() == []
+
+
 def test_a_call_that_is_begun_again_is_not_in_its_own_way(store_world: StoreWorld) -> None:
     job = a_job(store_world)
     budgets = [Budget("all", Period.RUN, micros=10), Budget("all", Period.DAY, micros=10)]
@@ -357,3 +446,21 @@ def test_calls_of_one_moment_use_one_budget(store_world: StoreWorld) -> None:
 
     assert sum(verdict.written for verdict in verdicts) == 3
     assert balance(store_world, WHOLE_RUN).reserved.micros == 30
+
+
+def test_what_an_app_has_spent_and_reserved_follows_its_new_name(store_world: StoreWorld) -> None:
+    store_world.store.sign_on("a", None, JobId(0)).result()
+    job = a_job(store_world)
+    begin(store_world, replace(intent(job), app="a"), replace(intent(job, "g"), app="a"))
+    store_world.store.answered([answer(job)]).result()
+    before = balance(store_world, TOTAL._replace(app="a"))
+    assert (before.spent.micros, before.reserved.micros) == (7, 10)
+    store_world.expire()
+    store_world.store.look_as(None).result()
+
+    store_world.store.rename_app("a", "z", JobId(0)).result()
+
+    after = balance(store_world, TOTAL._replace(app="z"))
+    assert (after.spent, after.in_doubt) == (before.spent, before.reserved)  # nobody holds it now
+    assert all(one.account.app != "a" for one in store_world.store.balances(["total"]).result())
+    assert store_world.store.check().result() == []

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How does a job run alone that may have killed its worker?"""
+"""How do jobs run again that may have killed their worker?"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from math import log2
+
 from penstock.model.job import STEP, Edge, ErrorCategory, JobKind, JobState, LeasedJob, WorkerId
 from penstock.model.lease import Verdict
-from penstock.stores.protocol import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY
+from penstock.stores.protocol import EXPIRIES_BEFORE_SUSPECT, MAX_CRASHES_BY_EXPIRY
 from tests.contract.world import StoreWorld, ref
 
 
@@ -26,13 +30,13 @@ def _suspect(store_world: StoreWorld, key: str = "a") -> None:
 
 def _solo(store_world: StoreWorld) -> tuple[WorkerId, LeasedJob]:
     worker = store_world.new_worker()
-    return worker, store_world.take_one(worker, solo=True)
+    return worker, store_world.take_one(worker, quarantine=True)
 
 
 def test_a_job_that_is_lost_too_often_becomes_a_suspect(store_world: StoreWorld) -> None:
     store_world.add("a")
 
-    _lose(store_world, LOSSES_BEFORE_SOLO - 1)
+    _lose(store_world, EXPIRIES_BEFORE_SUSPECT - 1)
     before = store_world.view("a")
     _lose(store_world, 1)
 
@@ -48,12 +52,12 @@ def test_a_suspect_keeps_its_kind(store_world: StoreWorld) -> None:
     store_world.reap(worker, [store_world.take_one(worker)])
 
     worker = store_world.new_worker((STEP,))
-    assert store_world.take_one(worker, solo=True).kind is JobKind.STEP
+    assert store_world.take_one(worker, quarantine=True).kind is JobKind.STEP
 
 
 def test_losses_count_in_a_row_only(store_world: StoreWorld) -> None:
     store_world.add("a")
-    nearly = LOSSES_BEFORE_SOLO - 1
+    nearly = EXPIRIES_BEFORE_SUSPECT - 1
 
     _lose(store_world, nearly)
     worker = store_world.new_worker()
@@ -80,37 +84,193 @@ def test_a_suspect_is_not_handed_out_with_others(store_world: StoreWorld) -> Non
     assert batch.suspects == 1
 
 
-def test_a_solo_lease_hands_out_one_suspect_and_nothing_else(store_world: StoreWorld) -> None:
-    store_world.add("c", "a", "b")
+def _cell(store_world: StoreWorld, *keys: str) -> None:
+    """Jobs that were running together when their worker died."""
+    store_world.add(*keys)
     worker = store_world.new_worker()
-    jobs = store_world.take(worker)
-    store_world.reap(worker, list(jobs.values()))
+    store_world.reap(worker, list(store_world.take_all(worker).values()))
+
+
+def _quarantined(store_world: StoreWorld, limit: int = 1_000) -> tuple[WorkerId, list[LeasedJob]]:
+    """A fresh worker, and the suspects that it may run together."""
+    worker = store_world.new_worker()
+    return worker, store_world.lease(worker, limit, quarantine=True).jobs
+
+
+def _keys(jobs: Sequence[LeasedJob]) -> list[str]:
+    return [job.key for job in jobs]
+
+
+def test_suspects_of_one_death_run_again_together_and_with_nobody_else(
+    store_world: StoreWorld,
+) -> None:
+    _cell(store_world, "c", "a", "b")
     store_world.add("ordinary")
-    soloist = store_world.new_worker()
 
-    batch = store_world.lease(soloist, 10, solo=True)
+    _, jobs = _quarantined(store_world)
 
-    (job,) = batch.jobs
-    assert (job.key, job.solo, job.token) == ("c", True, 2)  # the lowest id
-    assert store_world.suspects() == 2
+    assert [(job.key, job.token) for job in jobs] == [("c", 2), ("a", 2), ("b", 2)]  # by id
+    assert len({job.cell for job in jobs}) == 1
+    assert jobs[0].cell
+    assert store_world.suspects() == 0
     assert store_world.view("c").suspect is False
 
 
-def test_a_solo_lease_without_suspects_hands_out_nothing(store_world: StoreWorld) -> None:
+def test_suspects_of_two_deaths_do_not_run_together(store_world: StoreWorld) -> None:
+    _cell(store_world, "a", "b")
+    _cell(store_world, "c", "d")
+
+    _, first = _quarantined(store_world)
+    _, second = _quarantined(store_world)
+
+    assert (_keys(first), _keys(second)) == (["a", "b"], ["c", "d"])
+
+
+def test_a_cell_belongs_to_the_worker_that_runs_some_of_it(store_world: StoreWorld) -> None:
+    _cell(store_world, "a", "b", "c")
+
+    worker, (first,) = _quarantined(store_world, 1)
+    _, others = _quarantined(store_world)
+    more = store_world.lease(worker, 1, quarantine=True, cell=first.cell or 0).jobs
+    for job in (first, *more):
+        store_world.ack(worker, job)
+    _, rest = _quarantined(store_world)
+
+    assert (first.key, others, _keys(more), _keys(rest)) == ("a", [], ["b"], ["c"])
+
+
+def test_a_cell_that_kills_its_worker_is_run_in_halves(store_world: StoreWorld) -> None:
+    _cell(store_world, "a", "b", "c", "d", "e")
+    worker, jobs = _quarantined(store_world)
+
+    store_world.reap(worker, jobs, max_crashes=1)
+
+    _, lower = _quarantined(store_world)
+    _, upper = _quarantined(store_world)
+    assert (_keys(lower), _keys(upper)) == (["a", "b"], ["c", "d", "e"])
+    assert [store_world.view(job.key).crashes for job in jobs] == [0, 0, 0, 0, 0]
+    assert store_world.outcomes("a") == ["lost", "lost"]
+
+
+def test_what_ended_in_a_cell_is_innocent_and_what_had_not_begun_stays_in_it(
+    store_world: StoreWorld,
+) -> None:
+    _cell(store_world, "ended", "ran", "waited-1", "waited-2")
+    worker, jobs = _quarantined(store_world)
+    ended, ran, *_ = jobs
+
+    store_world.ack(worker, ended)
+    store_world.reap(worker, [ran], max_crashes=1)
+
+    alone, (job,) = _quarantined(store_world)
+    _, rest = _quarantined(store_world)
+    assert store_world.state("ended") is JobState.DONE
+    assert (job.key, job.cell, job.crashes) == ("ran", 0, 0)
+    assert (_keys(rest), rest[0].cell) == (["waited-1", "waited-2"], jobs[0].cell)
+    assert store_world.outcomes("waited-1") == ["lost"]
+    assert store_world.ack(alone, job) is Verdict.ACCEPTED
+
+
+def test_limits_hold_inside_a_cell(store_world: StoreWorld) -> None:
+    store_world.caps = {"host:a": 3}
+    store_world.add(*(store_world.job(key, limit_keys=["host:a"]) for key in ("a", "b", "c")))
+    worker = store_world.new_worker()
+    store_world.reap(worker, store_world.lease(worker).jobs)
+    store_world.caps = {"host:a": 1}
+
+    worker, first = _quarantined(store_world)
+    full = store_world.lease(worker, 10, quarantine=True, cell=first[0].cell or 0).jobs
+    store_world.ack(worker, first[0])
+    second = store_world.lease(worker, 10, quarantine=True, cell=first[0].cell or 0).jobs
+
+    assert (_keys(first), full, _keys(second)) == (["a"], [], ["b"])
+
+
+def test_innocents_of_a_death_are_done_after_one_more_round(store_world: StoreWorld) -> None:
+    keys = [f"job-{n:03}" for n in range(256)]
+    _cell(store_world, *keys)
+
+    worker, jobs = _quarantined(store_world)
+    for job in jobs:
+        store_world.ack(worker, job)
+
+    assert _keys(jobs) == keys
+    assert store_world.store.stats().result().states[JobState.DONE] == 256
+
+
+def test_a_poison_job_alone_ends_in_error_and_its_neighbours_run_a_few_times(
+    store_world: StoreWorld,
+) -> None:
+    """Each worker runs all that it gets at once, and dies if the poison is among it."""
+    count = 256
+    runs: Counter[str] = Counter(f"job-{n:03}" for n in range(count))
+    _cell(store_world, *runs)
+
+    rounds = 0
+    while store_world.suspects():
+        rounds += 1
+        worker, jobs = _quarantined(store_world)
+        runs.update(_keys(jobs))
+        if any(job.key == "job-100" for job in jobs):
+            store_world.reap(worker, jobs, cause="killed by signal 11")
+        else:
+            for job in jobs:
+                store_world.ack(worker, job)
+
+    states = store_world.store.stats().result().states
+    assert (states[JobState.DONE], states[JobState.ERROR]) == (count - 1, 1)
+    view = store_world.view("job-100")
+    assert (view.state, view.crashes) == (JobState.ERROR, 3)
+    assert max(n for key, n in runs.items() if key != "job-100") <= 2 + log2(count)
+    assert rounds <= 1 + 2 * log2(count) + 3  # all, then two halves a step, then alone
+
+
+def test_a_poison_job_that_takes_its_supervisor_along_is_alone_at_the_third_restart(
+    store_world: StoreWorld,
+) -> None:
+    """Nobody sees these deaths: every lease is lost by expiry, whatever ran."""
+    count = 64
+    poison = "job-20"
+    runs: Counter[str] = Counter()
+    store_world.add(*(f"job-{n:02}" for n in range(count)))
+
+    restarts, beside = 0, []
+    while any(store_world.state(f"job-{n:02}") is JobState.QUEUED for n in range(count)):
+        worker = store_world.new_worker()
+        jobs = store_world.lease(worker, 1_000).jobs
+        jobs += store_world.lease(worker, 1_000, quarantine=True).jobs if not jobs else []
+        runs.update(_keys(jobs))
+        if poison in _keys(jobs):
+            restarts += 1
+            beside.append(len(jobs) - 1)
+            store_world.expire()
+        else:
+            for job in jobs:
+                store_world.ack(worker, job)
+
+    assert beside == [63, 63, 7, 0, 0, 0]  # at the third restart it is alone
+    view = store_world.view(poison)
+    assert (view.state, view.crashes) == (JobState.ERROR, MAX_CRASHES_BY_EXPIRY)
+    assert store_world.store.stats().result().states[JobState.DONE] == count - 1
+    others = sorted(n for key, n in runs.items() if key != poison)
+    assert others == [3] * 56 + [4] * 7  # twice in the crowd, seven of them once more beside it
+
+
+def test_a_quarantine_lease_without_suspects_hands_out_nothing(store_world: StoreWorld) -> None:
     store_world.add("ordinary")
 
-    batch = store_world.lease(store_world.new_worker(), solo=True)
+    batch = store_world.lease(store_world.new_worker(), quarantine=True)
 
     assert (batch.jobs, batch.more) == ([], False)
 
 
-def test_a_solo_lease_hands_out_known_tasks_only(store_world: StoreWorld) -> None:
+def test_a_quarantine_lease_hands_out_known_tasks_only(store_world: StoreWorld) -> None:
     store_world.add(store_world.job("a", task="foreign"), "b")
     worker = store_world.new_worker(tasks=["work", "foreign"])
     jobs = store_world.take(worker)
     store_world.reap(worker, list(jobs.values()))
 
-    job = store_world.take_one(store_world.new_worker(tasks=["work"]), solo=True)
+    job = store_world.take_one(store_world.new_worker(tasks=["work"]), quarantine=True)
 
     assert job.key == "b"
 
@@ -132,7 +292,7 @@ def test_a_suspect_that_fails_by_itself_is_an_ordinary_job_again(store_world: St
 
     view = store_world.view("a")
     assert (view.state, view.suspect, view.attempts) == (JobState.QUEUED, False, 1)
-    assert not store_world.take_one(store_world.new_worker()).solo
+    assert store_world.take_one(store_world.new_worker()).cell is None
 
 
 def test_a_suspect_that_is_released_or_revoked_stays_one(store_world: StoreWorld) -> None:
@@ -141,10 +301,10 @@ def test_a_suspect_that_is_released_or_revoked_stays_one(store_world: StoreWorld
     worker, job = _solo(store_world)
     store_world.give_back(worker, [job])
     released = store_world.view("a").suspect
-    job = store_world.take_one(worker, solo=True)
+    job = store_world.take_one(worker, quarantine=True)
     store_world.store.revoke(ref(job), "").result()
     revoked = store_world.view("a").suspect
-    store_world.take_one(worker, solo=True)
+    store_world.take_one(worker, quarantine=True)
     store_world.store.retire(worker).result()
 
     assert (released, revoked) == (True, True)

@@ -236,7 +236,7 @@ def test_a_unit_whose_worker_died_ticks_for_the_same_occurrence(store_world: Sto
     other = ticker(store_world)
     assert store_world.take(other) == {}
 
-    solo = store_world.take_one(other, solo=True)
+    solo = store_world.take_one(other, quarantine=True)
 
     assert solo.due_at == job.due_at
     assert tick(store_world, other, solo) is Verdict.ACCEPTED
@@ -248,14 +248,14 @@ def test_a_unit_that_kills_ends_and_is_armed_again(store_world: StoreWorld) -> N
     store_world.reap(worker, [job])
     for _ in range(3):
         worker = ticker(store_world)
-        store_world.reap(worker, [store_world.take_one(worker, solo=True)])
+        store_world.reap(worker, [store_world.take_one(worker, quarantine=True)])
     assert seen(store_world).state is JobState.ERROR
 
     assert arm(store_world, unit(store_world)) == ArmReport(revived=1)
 
     worker = ticker(store_world)
     again = store_world.take_one(worker)
-    assert (again.crashes, again.solo) == (0, False)
+    assert (again.crashes, again.cell) == (0, None)
     assert tick(store_world, worker, again) is Verdict.ACCEPTED
 
 

@@ -83,7 +83,7 @@ def test_a_suspect_that_ran_alone_stays_one_and_is_not_charged(store_world: Stor
     store_world.add("a")
     worker = store_world.new_worker()
     store_world.reap(worker, [store_world.take_one(worker)])
-    store_world.take_one(store_world.new_worker(), solo=True)
+    store_world.take_one(store_world.new_worker(), quarantine=True)
 
     assert store_world.store.void_leases(0).result() == 1
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import InternalError
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import Verdict, WorkerInfo
-from penstock.stores.protocol import LOSSES_BEFORE_SOLO, SWEEP_SLICE
+from penstock.stores.protocol import LOSSES_BEFORE_SUSPECT, SWEEP_SLICE
 from tests.contract.world import TTL_SECONDS, StoreWorld, refusal
 
 
@@ -189,6 +189,26 @@ def test_more_jobs_than_one_slice_are_all_reaped(store_world: StoreWorld) -> Non
     assert store_world.store.stats().result().states[JobState.QUEUED] == count
 
 
+def test_workers_that_are_known_to_be_gone_lose_their_leases_at_once(
+    store_world: StoreWorld,
+) -> None:
+    """Their process is gone, and whoever would have reported it: nobody saw what ran."""
+    store_world.add("a", "b")
+    gone, other = store_world.new_worker(), store_world.new_worker()
+    lost = store_world.take_one(gone)
+    kept = store_world.take_one(other)
+
+    expired = store_world.store.expire([gone, WorkerId("nobody")]).result()
+
+    assert expired == 1
+    assert store_world.store.beat([gone, other], 30.0).result() == {other}
+    again = store_world.take_one(other)
+    assert (again.key, again.token, again.cell) == (lost.key, 2, None)
+    assert store_world.outcomes(lost.key) == ["lost"]
+    assert store_world.ack(other, kept) is Verdict.ACCEPTED
+    assert store_world.store.expire([gone]).result() == 0
+
+
 def test_a_retired_worker_gives_everything_back(store_world: StoreWorld) -> None:
     store_world.add("a", "b")
     worker = store_world.new_worker()
@@ -228,14 +248,14 @@ def test_a_job_that_was_never_seen_to_run_when_its_workers_died_runs_alone_in_th
     """It may kill its worker after its body has ended, when no slot shows it any more."""
     store_world.add("a")
 
-    for _ in range(LOSSES_BEFORE_SOLO):
+    for _ in range(LOSSES_BEFORE_SUSPECT):
         worker = store_world.new_worker()
         store_world.take_one(worker)
         store_world.reap(worker)
     view = store_world.view("a")
-    for _ in range(LOSSES_BEFORE_SOLO):
+    for _ in range(LOSSES_BEFORE_SUSPECT):
         worker = store_world.new_worker()
-        store_world.take_one(worker, solo=True)
+        store_world.take_one(worker, quarantine=True)
         store_world.reap(worker)
 
     assert (view.suspect, view.crashes) == (True, 0)

@@ -121,7 +121,8 @@ class StoreWorld:
         *,
         tasks: Sequence[str] | None = None,
         caps: Mapping[str, int] | None = None,
-        solo: bool = False,
+        quarantine: bool = False,
+        cell: int = 0,
         weights: Mapping[str, int] | None = None,
     ) -> LeaseRequest:
         return LeaseRequest(
@@ -129,7 +130,8 @@ class StoreWorld:
             tasks=self._tasks.get(worker, ("work",)) if tasks is None else tuple(tasks),
             limit=limit,
             caps=ConfiguredCaps(self.caps if caps is None else caps),
-            solo=solo,
+            quarantine=quarantine,
+            cell=cell,
             weights=weights or {},
         )
 
@@ -140,18 +142,27 @@ class StoreWorld:
         *,
         tasks: Sequence[str] | None = None,
         caps: Mapping[str, int] | None = None,
-        solo: bool = False,
+        quarantine: bool = False,
+        cell: int = 0,
         weights: Mapping[str, int] | None = None,
     ) -> LeaseBatch:
-        request = self.request(worker, limit, tasks=tasks, caps=caps, solo=solo, weights=weights)
+        request = self.request(
+            worker,
+            limit,
+            tasks=tasks,
+            caps=caps,
+            quarantine=quarantine,
+            cell=cell,
+            weights=weights,
+        )
         return self.store.lease(request).result()
 
     def take(self, worker: WorkerId, limit: int = 10) -> dict[str, LeasedJob]:
         """What one lease call hands out, by key, in its order."""
         return {job.key: job for job in self.lease(worker, limit).jobs}
 
-    def take_one(self, worker: WorkerId, *, solo: bool = False) -> LeasedJob:
-        (job,) = self.lease(worker, 1, solo=solo).jobs
+    def take_one(self, worker: WorkerId, *, quarantine: bool = False) -> LeasedJob:
+        (job,) = self.lease(worker, 1, quarantine=quarantine).jobs
         return job
 
     def take_all(self, worker: WorkerId, limit: int = 100) -> dict[str, LeasedJob]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import failpoints
+from penstock.process_identity import parent_of
 
 VARIABLE = "PENSTOCK_TEST_FAILPOINTS"
 
@@ -51,7 +52,7 @@ def arm_points(wanted: dict[str, Any] | None) -> None:
             if "once" in rule:
                 Path(rule["once"]).unlink()  # whoever removes the file is the one that is meant
             if rule.get("whole"):
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(parent_of(os.getppid()), signal.SIGKILL)  # of our guard
             if "pause" not in rule:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(rule["pause"])

@@ -257,9 +257,14 @@ MUTANTS = (
         (("revive_later", "where exists", "where false and exists"),),
     ),
     Mutant(
-        "a suspect does not run alone",
+        "a suspect that ran alone is not told from others",
         "test_a_solo_job_that_was_reaped_is_charged_a_crash",
         (("mark_solo", "solo = 1", "solo = 0"),),
+    ),
+    Mutant(
+        "two workers run suspects of one cell",
+        "test_a_cell_belongs_to_the_worker_that_runs_some_of_it",
+        (("list_suspects", "jobs.cell = 0 or", "true or"),),
     ),
     Mutant(
         "the second job of a key replaces the first",

@@ -123,9 +123,11 @@ class Client:
                 self.books.wrong.append(f"client {self.number}: {error!r}")
             raise
 
-    def take(self, worker: WorkerId, limit: int, *, solo: bool = False) -> tuple[Any, bool]:
+    def take(self, worker: WorkerId, limit: int, *, quarantine: bool = False) -> tuple[Any, bool]:
         caps = ConfiguredCaps({**CAPS, "flex:*": 2})
-        request = LeaseRequest(worker=worker, tasks=TASKS, limit=limit, caps=caps, solo=solo)
+        request = LeaseRequest(
+            worker=worker, tasks=TASKS, limit=limit, caps=caps, quarantine=quarantine
+        )
         batch = self.store.lease(request).result()
         with self.books.lock:
             for job in batch.jobs:
@@ -147,7 +149,7 @@ class Client:
             jobs, _ = self.take(self.worker, self.chance.randint(1, 6))
             self.mine += jobs
         if self.chance.random() < 0.1:
-            self.mine += self.take(self.worker, 1, solo=True)[0]
+            self.mine += self.take(self.worker, 1, quarantine=True)[0]
 
     def finish(self) -> None:
         count = min(len(self.mine), self.chance.randint(1, 3))
@@ -328,7 +330,7 @@ class Client:
         idle = 0
         for call in range(CALLS_MAX):
             jobs, more = self.take(self.worker, 50)
-            jobs += self.take(self.worker, 1, solo=True)[0]
+            jobs += self.take(self.worker, 1, quarantine=True)[0]
             self.mine = jobs
             self.give_up()
             idle = 0 if jobs or more else idle + 1

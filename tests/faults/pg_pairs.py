@@ -102,9 +102,11 @@ class World:
         self.store.register(info, ttl).result()
         return worker
 
-    def take(self, worker: WorkerId, limit: int, *, solo: bool = False) -> bool:
+    def take(self, worker: WorkerId, limit: int, *, quarantine: bool = False) -> bool:
         """Lease; True if another call may find something."""
-        request = LeaseRequest(worker=worker, tasks=("t",), limit=limit, caps=CAPS, solo=solo)
+        request = LeaseRequest(
+            worker=worker, tasks=("t",), limit=limit, caps=CAPS, quarantine=quarantine
+        )
         return self.keep(worker, self.store.lease(request).result())
 
     def keep(self, worker: WorkerId, batch: Any) -> bool:
@@ -198,7 +200,7 @@ class World:
                     store.release(worker, [ref]).result()
             self.clock.advance(1.0)
             more = self.take(self.two, 5)
-            if not (more or self.take(self.two, 1, solo=True)):
+            if not (more or self.take(self.two, 1, quarantine=True)):
                 break
         else:
             raise AssertionError("there was always more to do, and it did not come to an end")
@@ -516,7 +518,7 @@ class Fleet:
         names = self.watch.execute(
             "select string_agg('penstock.' || relname, ', ') from pg_class where relkind = 'r' "
             "and relnamespace = 'penstock'::regnamespace "
-            "and relname not in ('schema_versions', 'meta')"
+            "and relname not in ('schema_versions', 'meta', 'apps')"
         ).fetchone()
         if names:
             self.watch.execute(f"truncate {names[0]}".encode())

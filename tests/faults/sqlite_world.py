@@ -62,9 +62,11 @@ def register(store: SqliteStore, ttl_seconds: float = 60.0) -> None:
     store.register(WorkerInfo(id=WORKER, run_id="r", tasks=("t",)), ttl_seconds).result(SECONDS)
 
 
-def lease_all(store: SqliteStore, limit: int, size: int = 10) -> list[JobEnd]:
+def lease_all(
+    store: SqliteStore, limit: int, size: int = 10, worker: WorkerId = WORKER
+) -> list[JobEnd]:
     """Lease jobs; their ends, with results of this size."""
-    request = LeaseRequest(worker=WORKER, tasks=("t",), limit=limit, caps=ConfiguredCaps())
+    request = LeaseRequest(worker=worker, tasks=("t",), limit=limit, caps=ConfiguredCaps())
     jobs = store.lease(request).result(SECONDS).jobs
     return [JobEnd(job, JobState.DONE, 1, 2, result='"' + "y" * size + '"') for job in jobs]
 

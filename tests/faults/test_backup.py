@@ -32,6 +32,8 @@ from penstock.ids import SeededIds
 from penstock.model.job import JobState, LeasedJob, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobEnd, JobRef, LeaseRequest, Verdict, WorkerInfo
 from penstock.model.views import BackupReport, RestoreReport
+from penstock.model.worker import WorkerStatus
+from penstock.process_identity import own_identity
 from penstock.stores.sqlite import open as opening
 from penstock.stores.sqlite.backup import back_up
 from penstock.stores.sqlite.connection import connect
@@ -40,7 +42,7 @@ from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.sqlite.write_lock import WriteLock
 from penstock.testing.clocks import ManualClock
 from tests.forked import Forked, run_forked
-from tests.processes import freeze, session_of
+from tests.processes import MARK_OF_NOBODY, freeze, session_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -272,6 +274,24 @@ def test_f34_a_restore_is_refused_while_a_worker_is_alive_and_names_it(world: Wo
     assert world.path.stat().st_ino == before
     assert not [name for name in listing(world.folder) if "restoring" in name]
     add(store, "b")  # and the store goes on
+
+
+@pytest.mark.parametrize("supervisor", ["", own_identity()], ids=["none", "alive"])
+def test_f34_a_restore_does_not_wait_for_a_worker_that_was_killed_with_its_supervisor(
+    world: World, supervisor: str
+) -> None:
+    store = world.open()
+    add(store, "a")
+    world.back_up()
+    worker = register(store)
+    status = WorkerStatus(captured_at=0, process=MARK_OF_NOBODY, supervisor=supervisor)
+    store.publish(worker, status.encoded()).result()
+
+    if supervisor:  # it lives, and may start another
+        with pytest.raises(StoreBusy, match="1 worker is alive"):
+            world.restore()
+    else:
+        assert world.restore().jobs == 1
 
 
 def test_f34_the_replaced_store_is_kept_whole_under_a_dated_name(world: World) -> None:
@@ -565,7 +585,18 @@ def test_f34_a_file_that_belongs_to_the_store_is_no_backup(world: World, end: st
     assert store.check().result() == []
 
 
-@pytest.mark.parametrize("trouble", ["truncated", "flipped", "text", "newer", "foreign", "empty"])
+PLANTED = {
+    "trigger": "create trigger hidden after update on jobs begin delete from edges; end",
+    "view": "create view hidden as select 1",
+    "index": "drop index jobs_due; create index jobs_due on jobs (id)",
+    "tokens": "update meta set value = '9223372036854775000' where name = 'token_floor'",
+    "token": "update jobs set token = 9223372036854775000 where id = 7",
+}
+
+
+@pytest.mark.parametrize(
+    "trouble", ["truncated", "flipped", "text", "newer", "foreign", "empty", *PLANTED]
+)
 def test_f34_a_file_that_is_no_sound_backup_changes_nothing(world: World, trouble: str) -> None:
     store = world.open()
     add(store, *(f"k{n}" for n in range(300)))
@@ -596,11 +627,22 @@ def spoil(file: Path, trouble: str) -> None:
         file.write_bytes(b"")
     else:
         connection = apsw.Connection(str(file))
-        if trouble == "newer":
+        if trouble in PLANTED:
+            connection.execute(PLANTED[trouble])
+        elif trouble == "newer":
             connection.pragma("user_version", 99)
         else:
             connection.pragma("application_id", 7)
         connection.close()
+
+
+def test_f34_a_store_with_a_trigger_that_is_not_ours_is_not_opened(world: World) -> None:
+    world.open().close()
+    with apsw.Connection(str(world.path)) as connection:
+        connection.execute(PLANTED["trigger"])
+
+    with pytest.raises(StoreCorrupt, match="a trigger 'hidden' that Penstock has not made"):
+        world.open()
 
 
 def test_f34_a_store_of_another_program_is_neither_opened_nor_replaced(world: World) -> None:

@@ -49,7 +49,7 @@ max_crashes = 3
 base_url = "{url}"
 [providers.model.models.m]
 usd_per_million_tokens = {{ input = 1, output = 2 }}
-[budget.task.over_budget]
+[budget.task.over_budget.run]
 tokens = 1
 """
 TOLD = (("set-cookie", f"sid={word('set_cookie')}; Path=/"), ("x-echo", word("echoed_header")))

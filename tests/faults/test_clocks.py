@@ -129,8 +129,8 @@ def test_f19_a_jump_of_the_wall_clock_ends_no_lease_late(
 
     assert [attempt.outcome for attempt in store.attempts("k").result()] == ["lost", "done"]
     first, second = (float(line[3]) for line in lines(tmp_path, "bodies.log") if line[0] == "start")
-    # The lease was at most a beat old when its owner died, and the heir was waiting for it.
-    assert 0.7 < second - first < HOUR
+    # The heir sees that the owner's process is gone, or waits for its lease: seconds, not a day.
+    assert second - first < HOUR
 
 
 def test_f19_a_waiting_worker_notices_that_a_jump_made_a_delayed_job_due(

@@ -111,24 +111,20 @@ def test_f12_a_frozen_owner_is_fenced_when_it_wakes(zygote: Zygote, project: Pro
     assert project.store.check().result() == []
 
 
-def test_f12_a_stopped_supervisor_costs_its_workers_their_leases_and_nothing_ends_twice(
-    project: Project,
-) -> None:
-    """Ctrl-Z stops the supervisor alone: its worker gives the job up by its own clock."""
-    project.add("fans_out", seconds=4.0)
-    run = project.run("--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="3")
+def test_f12_a_stopped_supervisor_costs_nobody_anything(project: Project) -> None:
+    """SIGSTOP hits the supervisor alone: its worker renews its own lease instead."""
+    project.add("fans_out", seconds=6.0)
+    run = project.run("--drain", PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="4")
     wait_until(lambda: len(project.bodies()) >= 1)
     freeze([run.pid], project.folder / STORE)
 
-    wait_until(lambda: project.starts()["fans_out-0"] == 2)  # as somebody else
+    wait_until(lambda: project.outcomes("fans_out-0") == ["done"])  # after more than a lease
     os.kill(run.pid, signal.SIGCONT)
 
     assert run.wait(90) == 0
-    *lost, last = project.outcomes("fans_out-0")
-    assert (set(lost), last) == ({"lost"}, "done")
     assert project.states() == dict.fromkeys(["fans_out-0", "fans_out-0/child"], JobState.DONE)
-    assert project.starts()["fans_out-0/child"] == 1
-    assert "could not be renewed in time; its jobs are given up" in project.errors()
+    assert project.starts() == {"fans_out-0": 1, "fans_out-0/child": 1}
+    assert "its jobs are given up" not in project.errors()
     assert project.store.check().result() == []
 
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.errors import SchemaTooNew, StoreCorrupt
+from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreUnavailable
 from penstock.model.job import NewJob
 from penstock.stores.postgres import doctor
 from penstock.stores.postgres import open as opening
@@ -139,3 +139,37 @@ def test_f72_damage_is_told_all_the_same(url: str) -> None:
             store.stats().result()
         with pytest.raises(StoreCorrupt, match="is incomplete"):
             store.cancel(["a"]).result()
+
+
+@pytest.mark.parametrize("asked", ["schema_exists", "schema_version"])
+def test_a_store_whose_connection_is_lost_while_it_is_opened_is_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Not called a bug of ours: whoever opens it tries again while it is unavailable."""
+    open_postgres(url).close()
+
+    def cut() -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where application_name = 'penstock' and datname = current_database()"
+            )
+
+    queries = Meanwhile(asked, cut)
+    monkeypatch.setattr(opening, "statements_for", lambda _: queries)
+
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        open_postgres(url)
+    assert not queries.left
+
+
+def test_a_store_that_another_process_keeps_locked_while_it_is_opened_is_busy(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = statements_for("normal") | {"migrate_at_leisure": "set local lock_timeout = '50ms'"}
+    monkeypatch.setattr(opening, "statements_for", lambda _: queries)
+    with psycopg.connect(postgres_url) as other:
+        other.execute(queries["lock_migrations"].encode())
+
+        with pytest.raises(StoreBusy, match="interfered while opening"):
+            open_postgres(postgres_url)

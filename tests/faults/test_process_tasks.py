@@ -72,6 +72,17 @@ def hoards(ctx: Context) -> None:
     ctypes.PyDLL(None).sleep(600)  # a C call that keeps the GIL
 
 @app.task(executor="process", max_attempts=1)
+def closes(ctx: Context) -> None:
+    note("start", ctx)
+    os.closerange(3, 1 << 16)
+    time.sleep(600)
+
+@app.task()
+async def closes_here(ctx: Context) -> None:
+    note("start", ctx)
+    os.closerange(3, 1 << 16)
+
+@app.task(executor="process", max_attempts=1)
 def forks(ctx: Context, how: str) -> str:
     note("start", ctx)
     if os.fork() == 0:
@@ -191,6 +202,38 @@ def test_a_death_of_its_process_costs_a_job_one_crash_and_nobody_else_anything(
         assert (shop.job(key).state, shop.starts()[key]) == (JobState.DONE, 1)
 
 
+def test_a_body_that_closes_all_descriptors_costs_its_process_and_nobody_else(shop: Shop) -> None:
+    shop.add("closes")
+    neighbours = shop.add("awaits", 3, seconds=0.05)
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    job = shop.job("closes-0")
+    assert (job.state, job.crashes, job.attempts) == (JobState.ERROR, 2, 0)
+    assert job.last_error is not None
+    assert "closed its connection" in job.last_error.message
+    assert not any(is_alive(pid) for key, pid, _ in shop.bodies() if key == "closes-0")
+    assert all(shop.job(key).state is JobState.DONE for key in neighbours)
+
+
+def test_a_worker_whose_descriptors_a_body_has_closed_ends_at_once_and_says_why(
+    shop: Shop,
+) -> None:
+    shop.add("closes_here")
+    neighbours = shop.add("child", 3, n=1)
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    said = "A task has closed descriptors that are not its own"
+    assert said in err or "SIGABRT" in err, err  # libuv may notice it first, and abort
+    job = shop.job("closes_here-0")
+    assert job.last_error is not None
+    assert (job.state, job.last_error.category) == (JobState.ERROR, ErrorCategory.CRASHED)
+    assert all(shop.job(key).state is JobState.DONE for key in neighbours)
+
+
 def test_a_body_past_its_time_limit_is_killed_even_if_it_keeps_the_gil(shop: Shop) -> None:
     shop.add("hoards", 2)
     neighbours = shop.add("awaits", 2, seconds=0.05)
@@ -231,7 +274,7 @@ def test_task_processes_end_with_whoever_started_them(shop: Shop, victim: str) -
     run = shop.run()
     wait_until(lambda: len(shop.bodies()) >= 2)
     pids = [pid for _, pid, _ in shop.bodies()]
-    (worker,) = {parent_of(pid) for pid in pids}
+    (worker,) = {parent_of(parent_of(pid)) for pid in pids}  # past its guard
 
     os.kill(worker if victim == "worker" else run.pid, signal.SIGKILL)
 

@@ -238,7 +238,7 @@ def test_f62_nohup_is_obeyed(folder: Path) -> None:
 
 
 PROGRAM = """
-import asyncio, os, signal, sys
+import asyncio, os, signal
 from penstock import Context, Penstock
 
 heard = []
@@ -256,28 +256,11 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, theirs)
 app.enqueue(sends.job(), key="k")
 
-if sys.argv[1] == "run":
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing)
-    report = app.run()
-    assert signal.set_wakeup_fd(-1) == writing
-elif sys.argv[1] == "asyncio":
-    report = asyncio.run(app.run_async())
-else:
-    async def main():
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, lambda: heard.append("loop"))
-        report = await app.run_async()
-        assert heard == ["loop"], heard  # it hears what stops us, too
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0.05)
-        assert heard == ["loop", "loop"], heard
-        heard.clear()
-        loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, theirs)
-        return report
-    report = asyncio.run(main())
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+signal.set_wakeup_fd(writing)
+report = app.run()
+assert signal.set_wakeup_fd(-1) == writing
 
 assert report.stopped
 assert heard == [], heard
@@ -288,15 +271,12 @@ print(heard)
 """
 
 
-@pytest.mark.parametrize("how", ["run", "asyncio", "loop handler"])
-def test_f62_the_host_gets_its_own_handlers_back_after_an_embedded_run(
-    tmp_path: Path, how: str
-) -> None:
+def test_f62_the_host_gets_its_own_handlers_back_after_an_embedded_run(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text('durability = "normal"\n[runtime]\ngrace_seconds = 0\n')
     (tmp_path / "program.py").write_text(PROGRAM)
 
     ended = run_forked(
-        [sys.executable, "program.py", how],
+        [sys.executable, "program.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -304,3 +284,60 @@ def test_f62_the_host_gets_its_own_handlers_back_after_an_embedded_run(
     )
 
     assert (ended.stdout, ended.stderr) == ("['SIGINT', 'SIGTERM', 'SIGHUP']\n", "")
+
+
+HOST = """
+import asyncio, os, signal
+from penstock import Context, Penstock
+
+app = Penstock("host")
+
+@app.task()
+async def works(ctx: Context, n: int) -> int:
+    if n == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.2)
+    return n
+
+async def ended(*keys):
+    for _ in range(6_000):
+        jobs = [app.store.job(key).result() for key in keys]
+        if all(job.state == "done" for job in jobs):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+async def main():
+    loop, signalled = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, signalled.set)
+    installed = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    running = asyncio.create_task(app.run_async())
+    await app.enqueue_async(works.job(n=0), key="first")
+    await signalled.wait()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == installed
+    await app.enqueue_async(works.job(n=1), key="accepted after the signal")
+    assert await ended("first", "accepted after the signal")
+    await app.enqueue_async(works.job(n=2), key="runs while it stops")
+    while app.store.job("runs while it stops").result().state != "in_progress":
+        await asyncio.sleep(0.001)
+    running.cancel()  # the host's own end
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert await ended("runs while it stops")
+    print("fine")
+
+asyncio.run(main())
+"""
+
+
+def test_a_host_of_run_async_keeps_its_signals_and_stops_it_by_cancelling(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "penstock.toml").write_text('durability = "normal"\n')
+    (tmp_path / "host.py").write_text(HOST)
+
+    ended = run_forked(
+        [sys.executable, "host.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("fine\n", "", 0)

@@ -292,3 +292,34 @@ def test_f26_damage_that_appears_while_a_worker_runs_ends_it_with_one_sentence(
     assert "Traceback" not in said, said
     assert "penstock restore FILE" in said.splitlines()[-1], said
     assert run.process.returncode != -signal.SIGKILL
+
+
+HIDE = "delete from sqlite_schema where name = 'jobs_ready'"
+
+
+def with_a_stale_index(path: Path, change: str) -> None:
+    """Change rows behind the back of the index of ready jobs, as swapped pages do."""
+    with closing(apsw.Connection(str(path))) as connection:
+        kept = connection.execute(
+            "select type, name, tbl_name, rootpage, sql from sqlite_schema where name='jobs_ready'"
+        ).fetchall()
+        connection.execute("pragma writable_schema = on")
+        connection.execute(HIDE)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute(change)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("pragma writable_schema = on")
+        connection.executemany("insert into sqlite_schema values (?, ?, ?, ?, ?)", kept)
+
+
+def test_f26_a_job_that_is_ready_by_its_index_alone_is_not_run_again(path: Path) -> None:
+    """A run counted 4,846 jobs done of 300, since ended ones were handed out once more."""
+    with_a_stale_index(path, "update jobs set row_state = 5 where row_state = 2")
+
+    with closing(world.open_store(path)) as store:
+        store.register(WorkerInfo(id=WorkerId("w-2"), run_id="r", tasks=("t",)), 60).result()
+        with pytest.raises(StoreCorrupt) as told:
+            world.lease_all(store, 20, worker=WorkerId("w-2"))
+
+    assert "jobs_ready" in str(told.value)
+    assert "penstock restore FILE" in str(told.value)

@@ -97,5 +97,5 @@ def test_f29_none_of_our_reads_keeps_a_state_alive(tmp_path: Path) -> None:
         ):
             ask().result()
             assert connection.txn_state("main") == apsw.SQLITE_TXN_NONE, ask
-        assert store._reader.anything_to_lease(0, boot) in {True, False}
+        assert store._reader.anything_to_lease(0, boot, 1) in {True, False}
         assert connection.txn_state("main") == apsw.SQLITE_TXN_NONE

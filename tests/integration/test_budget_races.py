@@ -93,7 +93,7 @@ class Spender(threading.Thread):
 def claimed(store: Store) -> int:
     """What is spent and reserved of the run, as anybody sees it now."""
     return sum(
-        balance.spent.micros + balance.reserved.micros
+        balance.spent.micros + balance.reserved.micros + balance.in_doubt.micros
         for balance in store.balances(["r"]).result()
         if balance.account.scope == "all"
     )

@@ -82,6 +82,55 @@ def test_a_blocked_loop_keeps_its_lease_by_the_beat_thread(app: Penstock) -> Non
     assert [a.outcome for a in app.store.attempts("k").result()] == ["done"]
 
 
+@pytest.mark.parametrize(
+    ("bounds", "most"), [({"slots": 2}, 2), ({"slots": 8, "thread_slots": 1}, 8)]
+)
+def test_slots_bound_tasks_of_all_kinds_together(
+    app: Penstock, bounds: dict[str, int], most: int
+) -> None:
+    lock, running, in_threads = threading.Lock(), [0], [0]
+    seen: list[tuple[int, int]] = []
+
+    def began(thread: int) -> None:
+        with lock:
+            running[0] += 1
+            in_threads[0] += thread
+            seen.append((running[0], in_threads[0]))
+
+    def ended(thread: int) -> None:
+        with lock:
+            running[0] -= 1
+            in_threads[0] -= thread
+
+    @app.task()
+    def threaded(ctx: Context, n: int) -> None:
+        began(1)
+        time.sleep(0.01)
+        ended(1)
+
+    @app.task()
+    async def looped(ctx: Context, n: int) -> None:
+        began(0)
+        await asyncio.sleep(0.01)
+        ended(0)
+
+    app.enqueue_many([task.job(n=n) for n in range(20) for task in (threaded, looped)])
+
+    assert app.run(drain=True, **bounds).done == 40  # type: ignore[arg-type]
+
+    assert max(both for both, _ in seen) == most
+    assert max(threads for _, threads in seen) <= bounds.get("thread_slots", most)
+
+
+def test_the_argument_of_older_tools_is_answered_with_ours(app: Penstock) -> None:
+    with pytest.raises(UsageError, match=r"write thread_slots=N"):
+        app.run(max_workers=4)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"write thread_slots=N"):
+        app.build(start="2024-01-01", end="2024-01-02", max_workers=4)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'workers'"):
+        app.run(workers=4)  # type: ignore[arg-type]
+
+
 def test_a_cancelled_run_stops_gracefully_and_gives_everything_back(app: Penstock) -> None:
     started: list[str] = []
 
@@ -105,6 +154,35 @@ def test_a_cancelled_run_stops_gracefully_and_gives_everything_back(app: Penstoc
 
     assert time.monotonic() - began < NOT_SOON_SECONDS
     assert app.store.stats().result().states[JobState.QUEUED] == 20
+
+
+def test_a_run_that_is_cancelled_twice_stops_at_once(app: Penstock) -> None:
+    Path("penstock.toml").write_text(
+        f'durability = "normal"\n[runtime]\ngrace_seconds = {2 * NOT_SOON_SECONDS}\n'
+    )
+    started = asyncio.Event()
+
+    @app.task()
+    async def sleeps(ctx: Context) -> None:
+        started.set()
+        await asyncio.sleep(NOT_SOON_SECONDS)
+
+    app.enqueue(sleeps.job(), key="k")
+
+    async def main() -> None:
+        running = asyncio.create_task(app.run_async())
+        await asyncio.wait_for(started.wait(), NOT_SOON_SECONDS)
+        running.cancel()
+        await asyncio.sleep(0)  # it has been told
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    began = time.monotonic()
+    asyncio.run(main())
+
+    assert time.monotonic() - began < NOT_SOON_SECONDS
+    assert app.store.stats().result().states[JobState.QUEUED] == 1
 
 
 def test_a_run_on_a_running_loop_is_refused_with_what_to_write_instead(app: Penstock) -> None:

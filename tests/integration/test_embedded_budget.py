@@ -31,13 +31,13 @@ def test_a_report_names_the_budget_that_ended_the_run(
 
         with closing(app):
             app.enqueue_many(ask.job(n=n) for n in range(8))
-            settings.write_text("[budget]\ntokens = 300\n")
+            settings.write_text("[budget.run]\ntokens = 300\n")
             first = app.run(drain=True)
-            settings.write_text("[budget]\ntokens = 3_000\n")
+            settings.write_text("[budget.run]\ntokens = 3_000\n")
             second = app.run(drain=True)
 
     assert first.over_budget is not None
-    assert first.over_budget.startswith("The budget [budget] of 300 tokens a run is used up (")
+    assert first.over_budget.startswith("The budget [budget.run] of 300 tokens a run is used up (")
     assert (first.errors, first.stopped) == (0, False)
     assert 0 < first.done < 8
     assert (second.done, second.over_budget) == (8 - first.done, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a script with a mistake in its configuration end with the whole sentence?"""
+"""What do a mistake in the configuration and a badly named file of a project lead to?"""
 
 from __future__ import annotations
 
@@ -23,12 +23,47 @@ async def work(ctx: Context) -> None: ...
 app.enqueue(work.job(), key="k")
 """
 
+NAMESAKES = """
+from penstock import Context, Penstock
+
+app = Penstock("namesakes")
+
+@app.task()
+def in_thread(ctx: Context) -> int:
+    return 1
+
+@app.task(executor="process")
+def in_process(ctx: Context) -> int:
+    import secrets
+
+    return secrets.randbits(8)
+
+app.enqueue(in_thread.job(), key="a")
+app.enqueue(in_process.job(), key="b")
+"""
+
+
+def drained(folder: Path, *before: str) -> subprocess.CompletedProcess[str]:
+    """`penstock queue run --drain` as an own process, started by another command."""
+    run = [sys.executable, "-P", "-m", "penstock.cli.main", "queue", "run", "--drain"]
+    return subprocess.run(
+        [*before, *run],
+        cwd=folder,
+        env=environment_of_tests(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("[runtime\n", "penstock.toml, line 1, column 9, is not valid TOML: "),
-        ("[runtime]\nslots = 3\n", "runtime.slots is not a setting, got 3 (from penstock.toml); "),
+        (
+            "[runtime]\nworkers = 3\n",
+            "runtime.workers is not a setting, got 3 (from ",
+        ),
         ("[runtime]\nlease_ttl_seconds = 5\n", "set runtime.beat_seconds below 2.5."),
     ],
 )
@@ -52,3 +87,36 @@ def test_the_last_line_of_a_script_is_the_whole_sentence(
     assert last.startswith("penstock.errors.ConfigError: ")
     assert sentence in last
     assert "During handling" not in ended.stderr
+
+
+def test_files_named_like_modules_of_python_break_no_worker(tmp_path: Path) -> None:
+    """`secrets.py`, `queue.py`, `types.py` and `random.py` beside the app; thread and process."""
+    (tmp_path / "pipeline.py").write_text(NAMESAKES)
+    for name in ("secrets", "queue", "types", "random"):
+        (tmp_path / f"{name}.py").write_text("own = True\n")
+
+    ended = drained(tmp_path)
+
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+    for name in ("secrets", "queue", "types", "random"):
+        hidden = f"{name}.py is not imported: Python has a module called {name!r}"
+        assert ended.stderr.count(hidden) == 1
+
+
+@pytest.mark.parametrize("files", [8, 64])
+def test_a_run_that_may_open_too_few_files_says_what_to_raise(tmp_path: Path, files: int) -> None:
+    (tmp_path / "pipeline.py").write_text(SCRIPT)
+
+    ended = drained(tmp_path, "prlimit", f"--nofile={files}:{files}")
+
+    assert ended.returncode == 1
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith(f"This shell allows a process {files} open files, and a worker needs")
+
+
+def test_a_run_raises_a_low_soft_limit_on_open_files_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text(SCRIPT)
+
+    ended = drained(tmp_path, "prlimit", "--nofile=64:4096")
+
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr

@@ -132,7 +132,7 @@ def test_a_body_that_does_not_stop_dies_with_its_worker_while_the_server_is_away
     assert run.returncode == 0, said
     assert shop.starts() == {"deaf_at_first-0": 2}
     assert shop.outcomes("deaf_at_first-0")[-1] == "done"
-    assert "run alone" not in said, "nobody is under suspicion: the server was away"
+    assert "quarantine" not in said, "nobody is under suspicion: the server was away"
 
 
 def test_a_worker_that_dies_while_the_server_is_away_is_reaped_when_it_is_back(

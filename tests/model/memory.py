@@ -9,6 +9,7 @@ not be cut, so `more` is rare; it parks no lanes, because it counts holders when
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 from penstock.clock import MICROSECONDS, Clock, to_micros
 from penstock.errors import InternalError, LeaseLost
@@ -41,18 +42,18 @@ from penstock.model.views import (
 from penstock.model.worker import Inbox
 from penstock.stores.protocol import JobFilter
 from penstock.stores.sql.row_state import RowState
+from tests.model.memory_app_operations import AppOperations
 from tests.model.memory_check import broken_invariants
 from tests.model.memory_choice import FairChoice
 from tests.model.memory_chores import Chores
 from tests.model.memory_control import Control
-from tests.model.memory_dataset_operations import DatasetOperations
 from tests.model.memory_learned import Learned
 from tests.model.memory_operation import operation
 from tests.model.memory_rows import JobRow, Tables, WorkerRow
-from tests.model.memory_views import circumstances_of, jobs_of, outlook_of, stats_of
+from tests.model.memory_views import circumstances_of, jobs_of, outlook_of, stats_of, suspects_of
 
 
-class MemoryStore(DatasetOperations):
+class MemoryStore(AppOperations):
     """Owns jobs, leases, edges and effects in memory. Belongs to one thread and has no locks.
 
     A call that is refused was checked before it changed anything.
@@ -68,6 +69,7 @@ class MemoryStore(DatasetOperations):
         self._control = Control()
         self._learned = Learned()
         self._paused = False
+        self._worker_numbers = count(1)
 
     def __repr__(self) -> str:
         tables = self._tables
@@ -111,7 +113,9 @@ class MemoryStore(DatasetOperations):
         if worker.id in self._tables.workers:
             raise InternalError(f"Worker {worker.id!r} is registered already.")
         expires_at = self._lease_clock() + to_micros(ttl_seconds)
-        self._tables.workers[worker.id] = WorkerRow(worker, expires_at, self._now())
+        self._tables.workers[worker.id] = WorkerRow(
+            worker, expires_at, self._now(), next(self._worker_numbers), self._tables.app
+        )
 
     @operation
     def beat(self, worker_ids: Sequence[WorkerId], ttl_seconds: float) -> frozenset[WorkerId]:
@@ -120,9 +124,13 @@ class MemoryStore(DatasetOperations):
             row.expires_at = max(row.expires_at, self._lease_clock() + to_micros(ttl_seconds))
         return frozenset(row.info.id for row in alive)
 
-    def _alive(self, worker: WorkerId) -> WorkerRow | None:
-        row = self._tables.workers.get(worker)
-        return row if row is not None and row.expires_at > self._lease_clock() else None
+    @operation
+    def expire(self, worker_ids: Sequence[WorkerId]) -> int:
+        alive = [row for row in map(self._alive, worker_ids) if row is not None]
+        for row in alive:
+            row.expires_at = self._lease_clock()
+            self._tables.version += 1
+        return len(alive)
 
     # Leases begin
 
@@ -147,18 +155,18 @@ class MemoryStore(DatasetOperations):
     ) -> tuple[list[JobRow], bool]:
         if self._paused:
             return [], False
-        take = self._choice.take_suspect if request.solo else self._choice.take
+        take = self._choice.take_cell if request.quarantine else self._choice.take
         taken = take(worker, request, now)
         return taken, self._choice.more(request)
 
     def _batch(self, request: LeaseRequest, taken: Sequence[JobRow], *, more: bool) -> LeaseBatch:
-        ordinary = not self._paused and not request.solo
+        ordinary = not self._paused and not request.quarantine
         return LeaseBatch(
             jobs=[row.as_lease() for row in taken],
             next_due_at=self._tables.next_due_at(),
             blocked=self._choice.blocked(request) if ordinary else (),
             more=more,
-            suspects=len(self._tables.suspects),
+            suspects=suspects_of(self._tables),
             paused=self._paused,
         )
 
@@ -272,9 +280,9 @@ class MemoryStore(DatasetOperations):
     # Operators
 
     @operation
-    def cancel(self, keys: Sequence[str]) -> frozenset[str]:
-        found = {key: self._tables.by_key[key] for key in keys if key in self._tables.by_key}
-        unfinished = [row for row in found.values() if not row.terminal]
+    def cancel(self, keys: Sequence[str], app: str | None = None) -> frozenset[str]:
+        found = [self._found(key, app) for key in dict.fromkeys(keys)]
+        unfinished = [row for row in found if row is not None and not row.terminal]
         self._ends.cancel(unfinished, self._now())
         return frozenset(row.new.key for row in unfinished)
 
@@ -320,13 +328,13 @@ class MemoryStore(DatasetOperations):
         return stats_of(self._tables, self._now(), alive, paused=self._paused)
 
     @operation
-    def job(self, key: str) -> Job | None:
-        row = self._tables.by_key.get(key)
+    def job(self, key: str, app: str | None = None) -> Job | None:
+        row = self._found(key, app)
         return row.as_job() if row is not None else None
 
     @operation
-    def attempts(self, key: str) -> list[Attempt]:
-        row = self._tables.by_key.get(key)
+    def attempts(self, key: str, app: str | None = None) -> list[Attempt]:
+        row = self._found(key, app)
         return list(row.history) if row is not None else []
 
     @operation
@@ -334,14 +342,15 @@ class MemoryStore(DatasetOperations):
         return jobs_of(self._tables, wanted, after_id, limit)
 
     @operation
-    def job_context(self, key: str) -> JobContext | None:
-        row = self._tables.by_key.get(key)
+    def job_context(self, key: str, app: str | None = None) -> JobContext | None:
+        row = self._found(key, app)
         return None if row is None else circumstances_of(self._tables, row, self._now())
 
     @operation
     def outlook(self, worker: WorkerId, run_id: str) -> Outlook:
         others = [self._alive(other) for other in self._tables.workers if other != worker]
-        alive = [other for other in others if other is not None]
+        own = self._tables.own
+        alive = [other for other in others if other is not None and own in (None, other.app)]
         return outlook_of(self._tables, run_id, alive, paused=self._paused)
 
     @operation

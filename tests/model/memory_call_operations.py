@@ -71,6 +71,10 @@ class CallOperations(Operated):
         return self._calls.balances(spans)
 
     @operation
+    def reset_totals(self, app: str, scope: str | None) -> list[Balance]:
+        return self._calls.reset_totals(app, scope, self._now())
+
+    @operation
     def prune_calls(self, before: int, after: JobId) -> tuple[Progress, JobId]:
         return self._calls.prune(before, after, self._now())
 

@@ -21,7 +21,16 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, utc_day
+from penstock.model.spending import (
+    DAY_MICROS,
+    TOTAL_SPAN,
+    Account,
+    Amount,
+    Balance,
+    Budget,
+    Period,
+    utc_day,
+)
 from penstock.model.views import Progress
 from penstock.stores.call_rules import NOTHING, ZERO, CallBook, CallRow, Change, Sums
 from penstock.stores.protocol import CALLS_SLICE, DAYS_KEPT
@@ -104,8 +113,9 @@ class Calls:
         for key in keys:
             row = self._rows.pop(key)
             if row.is_unended:
-                sums.give_back(row)
-            sums.forget(row.bought, row.reused, row.used, row.resent, row.estimated)
+                sums.abandon(row)
+            counts = row.bought, row.reused, *row.used, row.resent, row.estimated
+            sums.forget((*counts, row.doubts, *row.doubt))
             self._answers.pop(key, None)
         self._count(sums)
         if keys:
@@ -138,23 +148,29 @@ class Calls:
     def figures(self, job: JobId | None) -> CallFigures:
         if job is None:
             figures = self._figures
+            in_hand = list(filter(self._in_hand, self._running()))
+            micros = figures["open_micros"] - sum(row.reserved.micros for row in in_hand)
+            tokens = figures["open_tokens"] - sum(row.reserved.tokens for row in in_hand)
             return CallFigures(
                 bought=figures["bought"],
                 reused=figures["reused"],
-                in_doubt=figures["unended"] - sum(map(self._in_hand, self._running())),
+                in_doubt=figures["doubts"] + figures["unended"] - len(in_hand),
                 spent=Amount(figures["micros"], figures["tokens"]),
                 resent=figures["resent"],
                 estimated=figures["estimated"],
+                doubt=Amount(figures["doubt_micros"] + micros, figures["doubt_tokens"] + tokens),
             )
         rows = [self._rows[key] for key in self._of_job.get(job, ())]
-        micros = sum(row.used.micros for row in rows)
+        doubtful = [row for row in rows if row.is_unended and not self._in_hand(row)]
+        doubts = [*(row.doubt for row in rows), *(row.reserved for row in doubtful)]
         return CallFigures(
             bought=sum(row.bought for row in rows),
             reused=sum(row.reused for row in rows),
-            in_doubt=sum(row.is_unended and not self._in_hand(row) for row in rows),
-            spent=Amount(micros, sum(row.used.tokens for row in rows)),
+            in_doubt=sum(row.doubts for row in rows) + len(doubtful),
+            spent=_sum(row.used for row in rows),
             resent=sum(row.resent for row in rows),
             estimated=sum(row.estimated for row in rows),
+            doubt=_sum(doubts),
         )
 
     def _running(self) -> Iterator[CallRow]:
@@ -169,12 +185,34 @@ class Calls:
         return runs and row.is_unended
 
     def balances(self, spans: Sequence[str]) -> list[Balance]:
-        wanted = set(spans)
+        wanted, in_hand = set(spans), Sums()
+        for row in filter(self._in_hand, self._running()):
+            in_hand.reserve(row)
+        held = in_hand.by_account()
         return [
-            change.as_balance(account)
+            change.as_balance(account, held.get(account, NOTHING).reserved)
             for account, change in sorted(self._accounts.items())
             if account.span in wanted
         ]
+
+    def reset_totals(self, app: str, scope: str | None, now: int) -> list[Balance]:
+        doubtful = {
+            key: row
+            for key, row in self._rows.items()
+            if row.is_unended and row.place.app == app and not self._in_hand(row)
+        }
+        sums = Sums()
+        CallBook(doubtful, sums, now).doubt()
+        self._count(sums)
+        found = [
+            change.as_balance(account, change.reserved)
+            for account, change in sorted(self._accounts.items())
+            if account.span == TOTAL_SPAN and account.app == app and scope in (None, account.scope)
+        ]
+        for one in found:
+            kept = Change(0, 0, *one.reserved)
+            self._accounts[one.account] = kept
+        return found
 
     def forget_run(self, run_id: str) -> None:
         """Forget what a run spent, but for accounts of which something is still reserved."""
@@ -184,6 +222,16 @@ class Calls:
         for account in [one for one in self._accounts if is_old(one)]:
             if self._accounts[account].reserved == ZERO:
                 del self._accounts[account]
+
+    def rename(self, old: str, new: str) -> None:
+        """What an app has spent counts under its new name."""
+        for row in self._rows.values():
+            if row.place.app == old:
+                row.place = row.place._replace(app=new)
+        for account in [one for one in self._accounts if one.app == old]:
+            ours = account._replace(app=new)
+            change = self._accounts.pop(account)
+            self._accounts[ours] = self._accounts.get(ours, NOTHING).plus(change)
 
     def broken(self) -> list[str]:
         return [*self._contradictions()]
@@ -215,6 +263,16 @@ class Calls:
             unended=sum(row.is_unended for row in rows),
             resent=sum(row.resent for row in rows),
             estimated=sum(row.estimated for row in rows),
+            doubts=sum(row.doubts for row in rows),
+            doubt_micros=sum(row.doubt.micros for row in rows),
+            doubt_tokens=sum(row.doubt.tokens for row in rows),
+            open_micros=sum(row.reserved.micros for row in rows),
+            open_tokens=sum(row.reserved.tokens for row in rows),
         )
         if figures != self._figures:
             yield f"figures of calls: kept {self._figures}, counted {figures}"
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    found = list(amounts)
+    return Amount(sum(one.micros for one in found), sum(one.tokens for one in found))

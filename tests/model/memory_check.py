@@ -56,7 +56,11 @@ def _row(tables: Tables, row: JobRow) -> Iterator[str]:
 def _indexes(tables: Tables) -> Iterator[str]:
     rows = list(tables.jobs.values())
     yield from _same("ids", list(tables.ids), sorted(tables.jobs))
-    yield from _same("keys", tables.by_key, {row.new.key: row for row in rows})
+    keys = {(app, key): row for app, of in tables.keys.items() for key, row in of.items()}
+    yield from _same("keys", keys, {(row.app, row.new.key): row for row in rows})
+    yield from _same(
+        "apps of lanes", {row.id: row.lane.app for row in rows}, {r.id: r.app for r in rows}
+    )
     for state in JobState:
         ids = sorted(row.id for row in rows if row.public is state)
         yield from _same(f"jobs in {state}", list(tables.by_state[state]), ids)
@@ -89,9 +93,14 @@ def _indexes(tables: Tables) -> Iterator[str]:
 
 def _counters(tables: Tables) -> Iterator[str]:
     rows = tables.jobs.values()
-    by_task = Counter((row.new.task, row.public) for row in rows)
+    by_task = Counter((row.app, row.new.task, row.public) for row in rows)
     by_group = Counter((row.new.group, row.public) for row in rows)
-    yield from _same("jobs by task", _flat(tables.task_counts), by_task)
+    kept = {
+        (app, *key): count
+        for app, counts in tables.counts.items()
+        for key, count in _flat(counts).items()
+    }
+    yield from _same("jobs by task", kept, by_task)
     yield from _same("jobs by group", _flat(tables.group_counts), by_group)
 
 

@@ -41,18 +41,22 @@ class FairChoice:
                 taken += found
         return taken
 
-    def take_suspect(self, worker: WorkerRow, request: LeaseRequest, now: int) -> list[JobRow]:
-        """Lease the first suspect that this worker may run alone, if there is one."""
-        row = next(self._suspects(request), None)
-        if row is None or request.limit < 1:
-            return []
-        self._hand_out(row, worker, now, solo=True)
-        return [row]
+    def take_cell(self, worker: WorkerRow, request: LeaseRequest, now: int) -> list[JobRow]:
+        """Lease the first suspect that may run now, and with it others of its cell."""
+        taken: list[JobRow] = []
+        for row in self._suspects(request):
+            if len(taken) == request.limit:
+                break
+            alike = not taken or (row.cell and row.cell == taken[0].cell)
+            if alike and self._has_room(row.lane, request):
+                self._hand_out(row, worker, now, solo=True)
+                taken.append(row)
+        return taken
 
     def more(self, request: LeaseRequest) -> bool:
         """Would another call find work now?"""
-        if request.solo:
-            return next(self._suspects(request), None) is not None
+        if request.quarantine:
+            return any(self._has_room(row.lane, request) for row in self._suspects(request))
         return any(self._has_room(lane, request) for lane in self._lanes(request))
 
     def blocked(self, request: LeaseRequest) -> tuple[BlockedKey, ...]:
@@ -79,18 +83,17 @@ class FairChoice:
         """What each group gets by weight; nothing if all weigh the same."""
         if not request.weights or not groups:
             return []
-        ready = (self._tables.ready_lanes[group].values() for group in groups)
+        ready = list(self._lanes(request))
         weights = [
-            weight_of((lane.task for lane in lanes if lane.task in request.tasks), request.weights)
-            for lanes in ready
+            weight_of((lane.task for lane in ready if lane.group == group), request.weights)
+            for group in groups
         ]
         return self._shares.divide(request.limit, groups, weights)
 
     def _take_group(
         self, group: str, share: int, worker: WorkerRow, request: LeaseRequest, now: int
     ) -> list[JobRow]:
-        tasks = frozenset(request.tasks)
-        lanes = [x for x in self._tables.ready_lanes[group].values() if x.task in tasks]
+        lanes = [lane for lane in self._lanes(request) if lane.group == group]
         heads = [(turn, lane) for lane in lanes if (turn := lane.ready.first()) is not None]
         heapq.heapify(heads)  # no two turns are equal: the id is part of them
         taken: list[JobRow] = []
@@ -115,13 +118,23 @@ class FairChoice:
         tasks = frozenset(request.tasks)  # an app may have a thousand datasets
         for lanes in self._tables.ready_lanes.values():
             for lane in lanes.values():
-                if lane.task in tasks:
+                if lane.task in tasks and lane.app == self._tables.app:
                     yield lane
 
-    def _suspects(self, request: LeaseRequest) -> Iterator[JobRow]:
-        for row in map(self._tables.jobs.__getitem__, self._tables.suspects):
-            if row.new.task in request.tasks and self._has_room(row.lane, request):
-                yield row
+    def _suspects(self, request: LeaseRequest) -> list[JobRow]:
+        """Those of the cell that is asked for, or of all cells that nobody runs, cell by cell."""
+        rows = [self._tables.jobs[job_id] for job_id in self._tables.suspects]
+        run = {row.cell for row in self._tables.jobs.values() if row.solo and row.worker} - {0}
+        return sorted(
+            (
+                row
+                for row in rows
+                if row.new.task in request.tasks
+                and row.app == self._tables.app
+                and (row.cell == request.cell if request.cell else row.cell not in run)
+            ),
+            key=lambda row: (row.cell, row.id),
+        )
 
     def _has_room(self, lane: Lane, request: LeaseRequest) -> bool:
         return self._tables.full_key(lane.limit_keys, request.caps) is None

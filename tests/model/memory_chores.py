@@ -71,4 +71,4 @@ class Chores:
         """Does nobody need this one: no unfinished job, no body that still runs, no open plan?"""
         unfinished = any(not self._tables.jobs[child].terminal for child, _ in row.children)
         needed = unfinished or self._plans.keeps(row.new.plan_id)
-        return not needed and not self._tables.is_detached(row.id)
+        return self._tables.sees(row) and not needed and not self._tables.is_detached(row.id)

@@ -97,7 +97,8 @@ class DatasetOperations(UnitOperations):
     @operation
     def open_plans(self, digest: str | None = None) -> list[PlanRow]:
         found = self._tables.datasets.open_plans()
-        return [plan for plan in found if digest in (None, plan.digest)]
+        own = self._tables.own
+        return [p for p in found if digest in (None, p.digest) and own in (None, p.app)]
 
     @operation
     def plan_states(self, plan_id: str) -> list[LevelStates]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -27,7 +28,13 @@ from penstock.model.lease import (
     Verdict,
 )
 from penstock.model.schedule import FAILED_TICKS_KEPT
-from penstock.stores.protocol import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, lease_voided
+from penstock.stores.protocol import (
+    EXPIRIES_BEFORE_SUSPECT,
+    LOSSES_BEFORE_SUSPECT,
+    MAX_CRASHES_BY_EXPIRY,
+    SWEEP_SLICE,
+    lease_voided,
+)
 from penstock.stores.sql.row_state import OF_STATE, RowState
 from tests.model.memory_edges import Dependants
 from tests.model.memory_rows import JobRow, Tables, WorkerRow
@@ -160,14 +167,18 @@ class Ends:
 
     def expire(self, worker: WorkerRow, now: int) -> None:
         """Take back what an expired worker held: anything of it may have been running."""
+        accused: list[JobRow] = []
         for row in worker.held():
-            if row.solo:
+            if row.solo and not row.cell:
                 self._crash(row, EXPIRED, MAX_CRASHES_BY_EXPIRY, now)
                 continue
             self._record(row, "lost", now, _death("lost", EXPIRED))
-            row.losses += 1
-            suspect = row.losses >= LOSSES_BEFORE_SOLO
-            self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
+            row.losses += not row.solo
+            if row.solo or row.losses >= EXPIRIES_BEFORE_SUSPECT:
+                accused.append(row)
+            else:
+                self._tables.move(row, RowState.READY, now)
+        self._quarantine(worker, accused, now, seen=False)
 
     def void(self, worker: WorkerRow, now: int) -> int:
         """Take back what a worker held before the store was restored; it is no job's fault."""
@@ -182,27 +193,44 @@ class Ends:
     ) -> int:
         """Take back what a dead worker held; only what had started is under suspicion."""
         held = worker.held()
+        accused: list[JobRow] = []
         for row in held:
-            if JobRef(row.id, row.token) not in started:
-                self._reap_unstarted(row, cause, max_crashes, now)
-            elif row.solo:
+            ran = JobRef(row.id, row.token) in started
+            if not ran and not self._lost_too_often(row):
+                self._put_back(row, now)
+            elif row.solo and not row.cell:
                 self._crash(row, cause, max_crashes, now)
             else:
-                self._record(row, "lost", now, _death("lost", cause))
-                self._tables.move(row, RowState.SUSPECT, now)
+                accused.append(row)
+                if ran:
+                    self._record(row, "lost", now, _death("lost", cause))
+        self._quarantine(worker, accused, now, seen=True)
         return len(held)
 
-    def _reap_unstarted(self, row: JobRow, cause: str, max_crashes: int, now: int) -> None:
+    def _lost_too_often(self, row: JobRow) -> bool:
         """Its body had ended, or not begun; but again and again is no chance."""
         row.losses += 1
-        often = row.losses >= LOSSES_BEFORE_SOLO
-        if row.solo and often:
+        often = row.losses >= LOSSES_BEFORE_SUSPECT
+        if often and row.solo:
             row.losses = 0
-            self._crash(row, cause, max_crashes, now)
-            return
-        suspect = row.solo or often
-        row.solo = False
-        self._tables.move(row, RowState.SUSPECT if suspect else RowState.READY, now)
+        return often
+
+    def _quarantine(
+        self, worker: WorkerRow, accused: list[JobRow], now: int, *, seen: bool
+    ) -> None:
+        """Put those that may have killed a worker into cells, smaller ones than before."""
+        formers = [row.cell if row.solo else -1 for row in accused]
+        cell = worker.no * SWEEP_SLICE
+        for former in sorted(set(formers)):
+            rows = [row for row, of in zip(accused, formers, strict=True) if of == former]
+            parts = (1 if seen else math.ceil(math.sqrt(len(rows)))) if former < 0 else 2
+            parts = parts if seen or former < 0 else len(rows)
+            for part in range(parts):
+                begin, end = (len(rows) * n // parts for n in (part, part + 1))
+                for row in rows[begin:end]:
+                    row.solo, row.cell = False, cell if end - begin > 1 else 0
+                    self._tables.move(row, RowState.SUSPECT, now)
+                cell += end - begin > 1
 
     def _crash(self, row: JobRow, cause: str, max_crashes: int, now: int) -> None:
         row.crashes += 1

@@ -55,12 +55,13 @@ class Turn(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """Jobs of one task, group and set of limit keys."""
+    """Jobs of one task, group and set of limit keys of an app."""
 
     id: int
     task: str
     group: str
     limit_keys: tuple[str, ...]
+    app: str = ""
     jobs: int = 0  # rows of any state
     ready: Ordered[Turn] = field(default_factory=Ordered)
 
@@ -77,13 +78,15 @@ class JobRow:
     updated_at: int
     due_at: int  # when it was first meant to run; retries do not move it
     available_at: int
+    app: str = ""
     needs: set[Need] = field(default_factory=set)  # edges, for as long as the job is remembered
     open: set[Need] = field(default_factory=set)  # those that are not satisfied yet
     children: set[tuple[JobId, EdgeKind]] = field(default_factory=set)
     token: int = 0
     ended: tuple[WorkerId, int] | None = None  # the last lease that its holder itself ended
     worker: WorkerRow | None = None
-    solo: bool = False
+    solo: bool = False  # leased as a suspect
+    cell: int = 0  # of a suspect; in 0 it runs alone
     attempts: int = 0
     crashes: int = 0
     losses: int = 0  # leases lost by expiry in a row
@@ -139,7 +142,7 @@ class JobRow:
             level=new.level,
             limited=bool(new.limit_keys),
             kind=new.kind,
-            solo=self.solo,
+            cell=self.cell if self.solo else None,
         )
 
     def as_job(self) -> Job:
@@ -149,6 +152,7 @@ class JobRow:
             key=new.key,
             task=new.task,
             kind=new.kind,
+            app=self.app,
             group=new.group,
             partition=new.partition,
             limit_keys=new.limit_keys,
@@ -181,6 +185,8 @@ class WorkerRow:
     info: WorkerInfo
     expires_at: int  # microseconds of the lease clock
     started_at: int
+    no: int  # counted from 1
+    app: str = ""
     status: str | None = None
     status_at: int | None = None
     jobs: dict[JobId, JobRow] = field(default_factory=dict)
@@ -211,21 +217,23 @@ class Tables:
 
     def __init__(self) -> None:
         self.jobs: dict[JobId, JobRow] = {}
-        self.by_key: dict[str, JobRow] = {}
+        self.own: str | None = None  # the app that calls are about; None: all of them
+        self.apps: dict[str, int | None] = {"": None}  # by name: when each was last seen
+        self.keys: dict[str, dict[str, JobRow]] = {}  # by app
         self.ids: Ordered[JobId] = Ordered()
         self.by_state: dict[JobState, Ordered[JobId]] = {state: Ordered() for state in JobState}
-        self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
+        self.lanes: dict[tuple[str, str, tuple[str, ...], str], Lane] = {}
         self.ready_lanes: dict[str, dict[int, Lane]] = {}  # by group, next turn first
         self.delayed: Ordered[tuple[int, JobId]] = Ordered()  # by available_at
         self.suspects: Ordered[JobId] = Ordered()
         self.ended: Ordered[tuple[int, JobId]] = Ordered()  # by finished_at
         self.held: dict[str, set[JobRef]] = {}  # by limit key: leases, also those that are detached
         self.workers: dict[WorkerId, WorkerRow] = {}
-        self.task_counts = Counts()
+        self.counts: dict[str, Counts] = {}  # of tasks, by app
         self.group_counts = Counts()
         self.ended_by_run: dict[str, Counter[JobState]] = {}
         self.caps: dict[str, int] = {}
-        self.cursors: dict[str, str] = {}
+        self.all_cursors: dict[str, dict[str, str]] = {}  # by app
         self.units: dict[JobId, UnitRow] = {}
         self.datasets = DatasetTables()
         self.put_back = 0  # dependants that retries have put back
@@ -234,8 +242,46 @@ class Tables:
         self._last_id = 0
         self._last_lane = 0
 
-    def lane(self, job: NewJob) -> Lane:
-        spec = (job.task, job.group, job.limit_keys)
+    @property
+    def app(self) -> str:
+        """Whose jobs are enqueued and leased."""
+        return self.own or ""
+
+    @property
+    def by_key(self) -> dict[str, JobRow]:
+        return self.keys.setdefault(self.app, {})
+
+    @property
+    def cursors(self) -> dict[str, str]:
+        return self.all_cursors.setdefault(self.app, {})
+
+    @property
+    def task_counts(self) -> Counts:
+        """Of the app that calls are about, or of all."""
+        merged = Counts()
+        for app, counts in self.counts.items():
+            if self.own in (None, app):
+                for name, counter in counts.by_name.items():
+                    for state, count in counter.items():
+                        merged.add(name, state, count)
+        return merged
+
+    def sees(self, row: JobRow) -> bool:
+        return self.own is None or row.app == self.own
+
+    def give(self, row: JobRow, app: str) -> None:
+        """Let a job belong to another app."""
+        self._leave(row)
+        self._leave_lane(row)
+        del self.keys[row.app][row.new.key]
+        row.app = app
+        self.keys.setdefault(app, {})[row.new.key] = row
+        row.lane = self.lane(row.new, app)
+        row.lane.jobs += 1
+        self._enter(row, row.finished_at or row.updated_at)
+
+    def lane(self, job: NewJob, app: str) -> Lane:
+        spec = (job.task, job.group, job.limit_keys, app)
         lane = self.lanes.get(spec)
         if lane is None:
             self._last_lane += 1
@@ -247,8 +293,10 @@ class Tables:
     ) -> JobRow:
         """Add a job; the caller has decided its first state."""
         self._last_id += 1
-        lane = self.lane(job)
-        row = JobRow(JobId(self._last_id), job, lane, state, now, now, due_at, due_at, needs)
+        lane = self.lane(job, self.app)
+        row = JobRow(
+            JobId(self._last_id), job, lane, state, now, now, due_at, due_at, self.app, needs
+        )
         row.token = self._token_floor
         lane.jobs += 1
         self.jobs[row.id] = self.by_key[job.key] = row
@@ -262,7 +310,7 @@ class Tables:
         """Let a queued job be planned otherwise, in another lane if need be."""
         self._leave(row)
         self._leave_lane(row)
-        row.new, row.lane = new, self.lane(new)
+        row.new, row.lane = new, self.lane(new, row.app)
         row.lane.jobs += 1
         self._enter(row, row.updated_at)
 
@@ -282,14 +330,14 @@ class Tables:
         for child, kind in row.children:
             self.jobs[child].needs.discard(Need(row.id, kind))
         self.ids.remove(row.id)
-        del self.jobs[row.id], self.by_key[row.new.key]
+        del self.jobs[row.id], self.keys[row.app][row.new.key]
         self.units.pop(row.id, None)
         self._leave_lane(row)
 
     def _leave_lane(self, row: JobRow) -> None:
         row.lane.jobs -= 1
         if not row.lane.jobs:
-            del self.lanes[row.lane.task, row.lane.group, row.lane.limit_keys]
+            del self.lanes[row.lane.task, row.lane.group, row.lane.limit_keys, row.app]
 
     def move(
         self,
@@ -410,7 +458,7 @@ class Tables:
         return [] if row is None else row.held()
 
     def _count(self, row: JobRow, step: int) -> None:
-        self.task_counts.add(row.new.task, row.public, step)
+        self.counts.setdefault(row.app, Counts()).add(row.new.task, row.public, step)
         self.group_counts.add(row.new.group, row.public, step)
 
     def full_key(self, limit_keys: tuple[str, ...], caps: Caps) -> BlockedKey | None:
@@ -446,5 +494,6 @@ class Tables:
         """Jobs in `error` above an id, of no plan, of one task, with few charged attempts."""
         for row in map(self.jobs.__getitem__, self.by_state[JobState.ERROR].above(after_id)):
             fits = max_attempts is None or row.attempts <= max_attempts
+            fits = fits and self.sees(row)
             if fits and row.new.plan_id is None and task in (None, row.new.task):
                 yield row

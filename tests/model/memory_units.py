@@ -13,6 +13,7 @@ from penstock.model.schedule import (
     UnitPlan,
     UnitView,
 )
+from penstock.stores.sql.operator import refuse_several
 from penstock.stores.sql.row_state import RowState
 from penstock.stores.sql.schedules import (
     Change,
@@ -81,17 +82,21 @@ class Units:
         return row is not None and row.id in self._tables.units
 
     def view(self, key: str) -> UnitView | None:
-        return self._view(self._tables.by_key[key]) if self._is_unit(key) else None
+        tables = self._tables
+        rows = [tables.jobs[job_id] for job_id in tables.units]
+        found = [row for row in rows if row.new.key == key and tables.sees(row)]
+        refuse_several(key, [tables.units[row.id].app for row in found])
+        return self._view(found[0]) if found else None
 
     def views(self, app: str | None, after_key: str, limit: int) -> list[UnitView]:
         units = self._tables.units
-        keys = sorted(
-            self._tables.jobs[job_id].new.key
-            for job_id, unit in units.items()
-            if app is None or unit.app == app
+        rows = [self._tables.jobs[id_] for id_, unit in units.items() if app in (None, unit.app)]
+        above = sorted(
+            (row for row in rows if row.new.key > after_key),
+            key=lambda row: (row.new.key, units[row.id].app),
         )
-        above = [key for key in keys if key > after_key][:limit]
-        return [self._view(self._tables.by_key[key]) for key in above]
+        last = above[:limit][-1].new.key if above else ""
+        return [self._view(row) for row in above if row.new.key <= last]
 
     def _view(self, row: JobRow) -> UnitView:
         unit = self._tables.units[row.id]
@@ -137,25 +142,25 @@ class Preflights:
     """Owns what checks came to, the last word on each."""
 
     def __init__(self) -> None:
-        self._results: dict[str, tuple[str, PreflightResult]] = {}  # by unit, with its app
+        self._results: dict[tuple[str, str], PreflightResult] = {}  # by app and unit
 
     def keep(self, app: str, results: Sequence[PreflightResult]) -> None:
         refuse_many(results)
-        self._results.update((result.unit, (app, result)) for result in results)
+        self._results.update(((app, result.unit), result) for result in results)
 
     def page(self, app: str, after_unit: str, limit: int) -> list[PreflightResult]:
-        of_app = (result for one, result in self._results.values() if one == app)
+        of_app = (result for (one, _), result in self._results.items() if one == app)
         above = (result for result in of_app if result.unit > after_unit)
         return sorted(above, key=lambda result: result.unit)[:limit]
 
     def forget(self, app: str, before: int) -> int:
         old = [
-            unit
-            for unit, (one, result) in self._results.items()
-            if one == app and result.checked_at < before
+            place
+            for place, result in self._results.items()
+            if place[0] == app and result.checked_at < before
         ]
-        for unit in old:
-            del self._results[unit]
+        for place in old:
+            del self._results[place]
         return len(old)
 
 

@@ -29,23 +29,29 @@ def stats_of(tables: Tables, now: int, alive: int, *, paused: bool) -> Stats:
     idle = tables.group_counts.is_idle
     groups = sorted(tables.group_counts.by_name, key=lambda name: (idle(name), name))
     schedules = {name: tasks.of(name) for name in sorted(tasks.by_name) if _recurs(name)}
+    jobs = {name: tasks.of(name) for name in sorted(tasks.by_name) if not _recurs(name)}
     of_units = {
         state: sum(counts.get(state, 0) for counts in schedules.values()) for state in JobState
     }
     delayed = tables.delayed_after(now) - of_units[JobState.QUEUED]
     return Stats(
-        states={state: len(tables.by_state[state]) - of_units[state] for state in JobState},
-        tasks={name: tasks.of(name) for name in sorted(tasks.by_name) if not _recurs(name)},
+        states={state: sum(c.get(state, 0) for c in jobs.values()) for state in JobState},
+        tasks=jobs,
         groups={name: tables.group_counts.of(name) for name in groups[:GROUPS_IN_STATS]},
         groups_total=len(groups),
         oldest_ready_seconds=None if oldest is None else max(0, now - oldest) / MICROSECONDS,
         next_due_at=tables.next_due_at(),
         delayed=min(max(0, delayed), DELAYED_IN_STATS),
-        suspects=len(tables.suspects),
+        suspects=suspects_of(tables),
         workers=alive,
         paused=paused,
         schedules=schedules,
     )
+
+
+def suspects_of(tables: Tables) -> int:
+    """How many jobs that calls are about wait to run alone."""
+    return sum(tables.sees(tables.jobs[job_id]) for job_id in tables.suspects)
 
 
 def _recurs(task: str) -> bool:
@@ -57,15 +63,16 @@ def outlook_of(
 ) -> Outlook:
     """What is left, and which of it other live workers know."""
     open_by_task: dict[str, dict[JobState, int]] = {}
-    for task in sorted(tables.task_counts.by_name):
-        counts = tables.task_counts.of(task)
+    tasks = tables.task_counts
+    for task in sorted(tasks.by_name):
+        counts = tasks.of(task)
         left = {state: counts[state] for state in _OPEN_STATES if state in counts}
         if left:
             open_by_task[task] = left
     return Outlook(
         open_by_task=open_by_task,
         next_due_at=tables.next_due_at(),
-        suspects=len(tables.suspects),
+        suspects=suspects_of(tables),
         served_elsewhere=frozenset(task for other in others for task in other.info.tasks),
         ended_in_run=dict(tables.ended_by_run.get(run_id, {})),
         paused=paused,
@@ -118,5 +125,10 @@ def jobs_of(tables: Tables, wanted: JobFilter, after_id: JobId, limit: int) -> l
     """One page of jobs with an id above `after_id`, by id."""
     ids = tables.ids if wanted.state is None else tables.by_state[wanted.state]
     rows = (tables.jobs[job_id] for job_id in ids.above(after_id))
-    chosen = (row for row in rows if wanted.task is None or row.new.task == wanted.task)
+    chosen = (
+        row
+        for row in rows
+        if wanted.task in (None, row.new.task)
+        and (tables.sees(row) if wanted.app is None else row.app == wanted.app)
+    )
     return [row.as_job() for row in islice(chosen, limit)]

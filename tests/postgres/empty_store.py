@@ -44,6 +44,7 @@ begin
         execute format('alter sequence penstock.%I restart', found.relname);
     end loop;
     insert into penstock.meta (name, value) values ('token_floor', '0'), ('commit_seq', '0');
+    insert into penstock.apps (no, name) values (1, '');
 end
 $$
 """

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from penstock.model.journal import Answer, CallFigures, CallKey, CallRecord, CallState, Intent
 from penstock.model.spending import Amount, Budget, Period, utc_day
 
-#: Spent, reserved (micros, tokens each), bought, reused, resent, estimated.
-Entry = tuple[int, int, int, int, int, int, int, int]
+#: Spent, reserved (micros, tokens each), bought, reused, resent, estimated, in doubt (2).
+Entry = tuple[int, int, int, int, int, int, int, int, int, int]
 Sum = tuple[str, str, str]  # scope, period, span
 
 
@@ -39,10 +39,17 @@ class ModelCall:
     reused: int = 0
     resent: int = 0
     estimated: int = 0
+    doubts: list[Amount] = field(default_factory=list)  # of earlier sends of unknown fate
 
     @property
     def in_flight(self) -> bool:
         return self.state in ("open", "held")
+
+    def repeats(self, intent: Intent) -> bool:
+        """The same send is told once more."""
+        return self.in_flight and (
+            self.intent.token == intent.token and intent.resent <= self.resent
+        )
 
 
 class JournalModel:
@@ -64,15 +71,17 @@ class JournalModel:
         if call is not None and call.intent.token > intent.token:
             return "stale"
         sums = sums_of(intent, utc_day(now))
+        is_repeated = call is not None and call.repeats(intent)
         for budget in budgets:
-            span = intent.run_id if budget.period == Period.RUN else utc_day(now)
+            spans = {Period.RUN: intent.run_id, Period.DAY: utc_day(now), Period.TOTAL: "total"}
+            span = spans[budget.period]
             where = (budget.scope, str(budget.period), span)
             if where not in sums:
                 continue
-            spent = self.balance(where, but=intent.key)
+            spent = self.balance(where, but=intent.key if is_repeated else None)
             for limit, used, asked in (
-                (budget.micros, spent[0] + spent[2], intent.reserved.micros),
-                (budget.tokens, spent[1] + spent[3], intent.reserved.tokens),
+                (budget.micros, spent[0] + spent[2] + spent[8], intent.reserved.micros),
+                (budget.tokens, spent[1] + spent[3] + spent[9], intent.reserved.tokens),
             ):
                 if limit is not None and used + asked > limit:
                     return budget
@@ -81,11 +90,15 @@ class JournalModel:
             self._first_places[intent.key] = self._number
         fresh = ModelCall(intent, "open", (now, self._first_places[intent.key]), sums)
         if call is not None:
+            fresh.doubts = call.doubts
+            if call.in_flight and not is_repeated:
+                fresh.doubts = [*call.doubts, call.intent.reserved]
+                self._doubt(call)
             fresh.paid, fresh.reused = call.paid, call.reused
             fresh.resent, fresh.estimated = call.resent, call.estimated
         if intent.resent > fresh.resent:
             more, fresh.resent = intent.resent - fresh.resent, intent.resent
-            self.entries += [(where, (0, 0, 0, 0, 0, 0, more, 0)) for where in sums]
+            self.entries += [(where, (0, 0, 0, 0, 0, 0, more, 0, 0, 0)) for where in sums]
         self.calls[intent.key] = fresh
         return "written"
 
@@ -95,7 +108,7 @@ class JournalModel:
             return
         call.paid.append(answer.used)
         for where in call.sums:
-            self.entries.append((where, (*answer.used, 0, 0, 1, 0, 0, answer.is_estimated)))
+            self.entries.append((where, (*answer.used, 0, 0, 1, 0, 0, answer.is_estimated, 0, 0)))
         call.estimated += answer.is_estimated
         if call.state != "answered":
             call.state, call.answer, call.ended_at = "answered", answer, now
@@ -111,7 +124,7 @@ class JournalModel:
             call.state = "held"
 
     def reused(self, key: CallKey, sums: list[Sum]) -> None:
-        self.entries += [(where, (0, 0, 0, 0, 0, 1, 0, 0)) for where in sums]
+        self.entries += [(where, (0, 0, 0, 0, 0, 1, 0, 0, 0, 0)) for where in sums]
         if key in self.calls:
             self.calls[key].reused += 1
 
@@ -123,20 +136,40 @@ class JournalModel:
     def forget(self, job: int) -> int:
         gone = [key for key in self.calls if key.job == job]
         for key in gone:
+            if self.calls[key].in_flight:
+                self._doubt(self.calls[key])
             del self.calls[key], self._first_places[key]
         return len(gone)
 
+    def _doubt(self, call: ModelCall) -> None:
+        """Nobody will ever know whether it was billed."""
+        doubt = call.intent.reserved
+        self.entries += [(where, (0, 0, 0, 0, 0, 0, 0, 0, *doubt)) for where in call.sums]
+
     # What should be told
+
+    def told(self, where: Sum) -> Entry:
+        """A balance as people see it: what is reserved by no call in hand is in doubt."""
+        a, b, c, d, e, f, g, h, i, j = self.balance(where)
+        in_hand = added(
+            [
+                call.intent.reserved
+                for call in self.calls.values()
+                if call.in_flight and where in call.sums and self._in_hand(call)
+            ]
+        )
+        micros, tokens = c - in_hand.micros, d - in_hand.tokens
+        return a, b, *in_hand, e, f, g, h, i + micros, j + tokens
 
     def balance(self, where: Sum, but: CallKey | None = None) -> Entry:
         found = [entry for at, entry in self.entries if at == where]
         found += [
-            (0, 0, *call.intent.reserved, 0, 0, 0, 0)
+            (0, 0, *call.intent.reserved, 0, 0, 0, 0, 0, 0)
             for key, call in self.calls.items()
             if call.in_flight and where in call.sums and key != but
         ]
-        a, b, c, d, e, f, g, h = (sum(entry[place] for entry in found) for place in range(8))
-        return a, b, c, d, e, f, g, h
+        a, b, c, d, e, f, g, h, i, j = (sum(entry[place] for entry in found) for place in range(10))
+        return a, b, c, d, e, f, g, h, i, j
 
     def records(self, job: int) -> list[CallRecord]:
         found = sorted(
@@ -157,16 +190,22 @@ class JournalModel:
                 reused=call.reused,
                 resent=call.resent,
                 estimated=call.estimated,
+                doubts=len(call.doubts),
+                doubt=added(call.doubts),
             )
             for call in found
         ]
 
     def figures(self, job: int | None) -> CallFigures:
         calls = [call for key, call in self.calls.items() if job is None or key.job == job]
+        doubtful = [one for one in calls if one.in_flight and not self._in_hand(one)]
+        doubts = [one for call in calls for one in call.doubts]
+        doubts += [call.intent.reserved for call in doubtful]
         return CallFigures(
             bought=sum(len(call.paid) for call in calls),
             reused=sum(call.reused for call in calls),
-            in_doubt=sum(call.in_flight and not self._in_hand(call) for call in calls),
+            in_doubt=len(doubts),
+            doubt=added(doubts),
             spent=added([used for call in calls for used in call.paid]),
             resent=sum(call.resent for call in calls),
             estimated=sum(call.estimated for call in calls),
@@ -185,7 +224,8 @@ def sums_of(intent: Intent, day: str) -> list[Sum]:
         f"model:{intent.provider}/{intent.model}",
         f"task:{intent.task}",
     ]
-    return [(scope, *of) for scope in scopes for of in (("run", intent.run_id), ("day", day))]
+    spans = (("run", intent.run_id), ("day", day), ("total", "total"))
+    return [(scope, *of) for scope in scopes for of in spans]
 
 
 def added(amounts: list[Amount]) -> Amount:

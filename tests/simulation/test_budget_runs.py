@@ -38,7 +38,7 @@ def done(t: Harness) -> int:
 
 def test_a_run_stops_at_its_budget_and_says_so_in_one_sentence() -> None:
     shop = BudgetShop()
-    budget = {"budget": {"usd": 0.001}}
+    budget = {"budget": {"run": {"usd": 0.001}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 20)
         with pytest.raises(BudgetUsedUp) as caught:
@@ -50,14 +50,16 @@ def test_a_run_stops_at_its_budget_and_says_so_in_one_sentence() -> None:
         assert set(t.states.values()) == {JobState.DONE, JobState.QUEUED}
         assert {t.job(key).attempts for key in t.states} == {0}
     sentence = str(caught.value)
-    assert caught.value.budget == "budget"
-    assert sentence.startswith("The budget [budget] of $0.001 a run is used up ($0.000")
-    assert "raise budget.usd = 0.001 in penstock.toml, then run the same command again" in sentence
+    assert caught.value.budget == "budget.run"
+    assert sentence.startswith("The budget [budget.run] of $0.001 a run is used up ($0.000")
+    assert (
+        "raise budget.run.usd = 0.001 in penstock.toml, then run the same command again" in sentence
+    )
 
 
 def test_the_record_of_a_run_tells_which_budget_has_ended_it() -> None:
     shop = BudgetShop()
-    budget = {"budget": {"usd": 0.001}}
+    budget = {"budget": {"run": {"usd": 0.001}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 20)
         with pytest.raises(BudgetUsedUp) as caught:
@@ -65,7 +67,7 @@ def test_the_record_of_a_run_tells_which_budget_has_ended_it() -> None:
         facts = run_facts(t.store.run_parts(None).result())
         assert isinstance(facts, RunFacts)
         assert facts.over_budget == str(caught.value)
-        set_budgets(t, usd=1)
+        set_budgets(t, run={"usd": 1})
         t.drain()
         facts = run_facts(t.store.run_parts(None).result())
         assert isinstance(facts, RunFacts)
@@ -96,7 +98,7 @@ def test_what_is_left_is_done_when_the_budget_is_raised_and_nothing_is_bought_tw
 
 def test_a_scoped_budget_holds_back_its_own_task_only() -> None:
     shop = BudgetShop()
-    budget = {"budget": {"task": {"ask": {"tokens": 300}}}}
+    budget = {"budget": {"task": {"ask": {"run": {"tokens": 300}}}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 10)
         for number in range(10):
@@ -111,24 +113,24 @@ def test_a_scoped_budget_holds_back_its_own_task_only() -> None:
         assert left
         assert all(key.startswith("ask") for key in left)
         assert today(t, "task:ask").spent.tokens <= 300
-    assert caught.value.budget == "budget.task.ask"
-    assert "raise budget.task.ask.tokens" in str(caught.value)
+    assert caught.value.budget == "budget.task.ask.run"
+    assert "raise budget.task.ask.run.tokens" in str(caught.value)
 
 
 def test_a_budget_of_a_model_holds_back_who_calls_it() -> None:
     shop = BudgetShop()
-    budget = {"budget": {"model": {"api/n": {"usd": 0.0001}}}}
+    budget = {"budget": {"model": {"api/n": {"run": {"usd": 0.0001}}}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 3)
         t.enqueue(shop.other.job(prompt="o"), key="other")
-        with pytest.raises(BudgetUsedUp, match=r'raise budget\.model\."api/n"\.usd'):
+        with pytest.raises(BudgetUsedUp, match=r'raise budget\.model\."api/n"\.run\.usd'):
             t.drain()
         assert done(t) == 3
 
 
 def test_a_task_that_is_held_back_is_not_leased_again_in_its_run() -> None:
     shop = BudgetShop(ProviderRules(latency=50.0))
-    budget = {"budget": {"task": {"ask": {"tokens": 1}}}}
+    budget = {"budget": {"task": {"ask": {"run": {"tokens": 1}}}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 2_000)
         t.enqueue(shop.other.job(prompt="slow"), key="other")
@@ -150,7 +152,7 @@ def test_money_that_calls_on_their_way_have_reserved_is_waited_for() -> None:
         cost = today(t).spent.micros
 
     shop = BudgetShop(ProviderRules(latency=10.0))
-    budget = {"budget": {"usd": dollars(cost + MOST)}}
+    budget = {"budget": {"run": {"usd": dollars(cost + MOST)}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 30)
         t.drain()
@@ -171,7 +173,7 @@ def test_a_call_inside_a_stream_does_not_wait_for_others_that_wait_for_it() -> N
             await shop.api.http.post(CHAT, json={**asked, "max_tokens": 90})
             await reply.aread()
 
-    budget = {"budget": {"tokens": 2 * (100 + ASK)}}
+    budget = {"budget": {"run": {"tokens": 2 * (100 + ASK)}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         t.enqueue(nested.job(), key="a")
         t.enqueue(nested.job(), key="b")
@@ -193,7 +195,7 @@ def test_calls_of_one_attempt_wait_for_each_other() -> None:
         )
         return len(replies)
 
-    budget = {"budget": {"tokens": 6 * 20 + 100 + ASK}}  # each costs 17
+    budget = {"budget": {"run": {"tokens": 6 * 20 + 100 + ASK}}}  # each costs 17
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         t.enqueue(several.job(), key="job")
         t.drain()
@@ -213,7 +215,7 @@ def test_nobody_waits_for_money_of_calls_that_came_to_nothing() -> None:
         reply = await shop.api.http.post(CHAT, json={**asked, "user": str(number)})
         return int(reply.status_code)
 
-    budget = {"budget": {"tokens": 100 + ASK}}
+    budget = {"budget": {"run": {"tokens": 100 + ASK}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         for number in range(12):
             t.enqueue(tries.job(number=number), key=f"try{number}")
@@ -225,16 +227,16 @@ def test_nobody_waits_for_money_of_calls_that_came_to_nothing() -> None:
 
 def test_what_is_reserved_by_a_call_in_doubt_is_told() -> None:
     shop = BudgetShop(ProviderRules(latency=1_000.0), reply_deadline_seconds=5)
-    budget = {"budget": {"tokens": 200}, "tasks": {"max_attempts": 1}}
+    budget = {"budget": {"run": {"tokens": 200}}, "tasks": {"max_attempts": 1}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 2)
-        with pytest.raises(BudgetUsedUp, match="reserved by calls in doubt"):
+        with pytest.raises(BudgetUsedUp, match="in doubt"):
             t.drain()
 
 
 def test_a_model_without_a_price_is_refused_when_it_is_called() -> None:
     shop = BudgetShop(models={})
-    budget = {"budget": {"provider": {"api": {"usd": 5}}}}
+    budget = {"budget": {"provider": {"api": {"run": {"usd": 5}}}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         enqueue(t, shop, 5)
         t.enqueue(shop.free.job(number=1), key="free")
@@ -244,7 +246,7 @@ def test_a_model_without_a_price_is_refused_when_it_is_called() -> None:
         assert {t.job(key).attempts for key in t.states} == {0}
     assert shop.provider.counts.calls == 0
     assert str(caught.value) == (
-        "The price of api/m is not known, and [budget.provider.api] counts dollars: set "
+        "The price of api/m is not known, and [budget.provider.api.run] counts dollars: set "
         'usd_per_million_tokens = { input = …, output = … } in [providers.api.models."m"] of '
         "penstock.toml, then run the same command again."
     )
@@ -252,7 +254,7 @@ def test_a_model_without_a_price_is_refused_when_it_is_called() -> None:
 
 def test_jobs_that_wait_for_held_back_ones_do_not_keep_a_run_alive() -> None:
     shop = BudgetShop()
-    budget = {"budget": {"tokens": 1}}
+    budget = {"budget": {"run": {"tokens": 1}}}
     with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
         t.enqueue(shop.ask.job(prompt="p"), key="ask")
         t.enqueue(shop.free.job(number=1), key="after", after=["ask"])
@@ -288,7 +290,7 @@ def test_a_budget_is_exceeded_by_no_more_than_the_calls_in_flight(
     """With known maxima it is never exceeded; without, by what is in flight; and it is used."""
     hidden = max(1, parallel // 2) if refuses else None
     shop = BudgetShop(ProviderRules(latency=latency, concurrency=hidden), max_parallel=parallel)
-    said = {"budget": {unit: dollars(cap) if unit == "usd" else cap}}
+    said = {"budget": {"run": {unit: dollars(cap) if unit == "usd" else cap}}}
     with harness(shop.app, seed, providers={"api": shop.provider}, settings=said) as t:
         enqueue(t, shop, jobs, calls=calls, max_tokens=100 if says_most else None)
         try:
@@ -306,3 +308,23 @@ def test_a_budget_is_exceeded_by_no_more_than_the_calls_in_flight(
             assert spent + one > cap  # else there was money for one more call
         assert t.store.call_figures(None).result().bought == shop.provider.counts.served
         assert not t.store.check().result()
+
+
+def test_a_total_is_not_begun_anew_by_a_start_and_can_be_raised_and_reset() -> None:
+    shop = BudgetShop()
+    budget = {"budget": {"total": {"usd": 0.001}}}
+    with harness(shop.app, providers={"api": shop.provider}, settings=budget) as t:
+        enqueue(t, shop, 120)
+        for _ in range(3):
+            with pytest.raises(BudgetUsedUp, match=r"\[budget\.total\] of \$0\.001 in all is used"):
+                t.drain()
+        spent = today(t).spent.micros
+        assert 1000 - MOST < spent <= 1000
+        set_budgets(t, total={"usd": 0.002})
+        with pytest.raises(BudgetUsedUp, match=r"raise budget\.total\.usd = 0\.002"):
+            t.drain()
+        assert spent < today(t).spent.micros <= 2000
+        t.store.reset_totals("shop", None).result()
+        with pytest.raises(BudgetUsedUp):
+            t.drain()
+        assert 3000 < today(t).spent.micros <= 4000

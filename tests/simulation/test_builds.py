@@ -122,6 +122,8 @@ def test_fail_fast_commits_the_level_and_begins_nothing_more(chain: Chain, made:
     report = made.build("total", "weather", start=DAY_1, end=DAY_3, fail_fast=True)
     assert [result.job_id.split(":", 2)[2] for result in report.failed] == ["weather@2024-01-02"]
     assert len(report.skipped) == 3
+    said = {result.error.message for result in report.skipped if result.error is not None}
+    assert said == {"upstream level failed: weather@2024-01-02 (--fail-fast)"}  # no key of ours
     assert made.committed("prices") == [31, 1, 2]
     assert made.committed("weather") == [1]
     assert made.committed("mean") == []

@@ -26,11 +26,10 @@ from penstock.process_identity import own_identity
 from penstock.stores.store_future import Reply
 from penstock.testing import Harness, harness
 from penstock.testing.simulated_provider import Change, ProviderRules, SimulatedProvider
+from tests.processes import MARK_OF_NOBODY
 
 URL = "http://simulated.invalid"
 RIGHT_PERCENT = 80
-_PLACE, _PID, _BEGAN = own_identity().rsplit(" ", 2)
-MARK_OF_NOBODY = f"{_PLACE} {_PID} {int(_BEGAN) - 1}"  # this number was another process's
 
 Simulations = Mapping[str, SimulatedProvider]
 
@@ -392,7 +391,7 @@ def test_jobs_that_a_killed_worker_holds_are_not_blamed_on_long_jobs() -> None:
 
     with harness(app) as t:
         t.enqueue_many(nap.job(n=n) for n in range(2))
-        hold(t, "dead", nap.name, process=MARK_OF_NOBODY)
+        hold(t, "dead", nap.name, process=MARK_OF_NOBODY, supervisor=own_identity())
         t.drain()
         facts, said = explained(t)
 
@@ -401,7 +400,7 @@ def test_jobs_that_a_killed_worker_holds_are_not_blamed_on_long_jobs() -> None:
     assert "Split" not in said.change
 
 
-def test_a_suspect_that_runs_alone_is_told_as_such() -> None:
+def test_quarantine_is_told_as_such() -> None:
     app = Penstock("shop")
     nap = sleepy(app, 10.0)
 
@@ -413,7 +412,7 @@ def test_a_suspect_that_runs_alone_is_told_as_such() -> None:
         facts, said = explained(t)
 
     assert binding(facts) == (LimitKind.SUSPECTS, "")
-    assert "alone, one after the other" in said.sentence
+    assert "in quarantine, apart from all others" in said.sentence
     assert "what killed the worker" in said.change
 
 

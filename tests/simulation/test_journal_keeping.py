@@ -129,7 +129,7 @@ def test_a_budget_that_is_used_up_gives_the_job_back_uncharged() -> None:
         t.store.intend = intend  # type: ignore[method-assign,assignment]
         t.enqueue(shop.work.job(), key="job")
         for _ in range(2):  # it is not tried again in the same run
-            with pytest.raises(BudgetUsedUp, match=r"\[budget.provider.api\]"):
+            with pytest.raises(BudgetUsedUp, match=r"\[budget.provider.api.run\]"):
                 t.drain()
         t.drain()
         assert t.results["job"] == [1, 2]
@@ -137,7 +137,7 @@ def test_a_budget_that_is_used_up_gives_the_job_back_uncharged() -> None:
         assert t.store.call_figures(None).result().in_doubt == 0
     assert shop.attempts == 3
     assert shop.provider.counts.served == 2
-    assert "[budget.provider.api]" in refusals[0]
+    assert "[budget.provider.api.run]" in refusals[0]
     assert "0 tokens" in refusals[0]
 
 

@@ -309,12 +309,12 @@ class JournalMachine(RuleBasedStateMachine):
             assert self.store.calls(job).result() == self.model.records(job)
             assert self.store.call_figures(job).result() == self.model.figures(job)
         assert self.store.call_figures(None).result() == self.model.figures(None)
-        spans = ["r1", "r2", utc_day(self.now)]
+        spans = ["r1", "r2", utc_day(self.now), "total"]
         for balance in self.store.balances(spans).result():
-            scope, period, span = balance.account
+            scope, period, span, _ = balance.account
             counts = balance.bought, balance.reused, balance.resent, balance.estimated
-            kept = (*balance.spent, *balance.reserved, *counts)
-            assert kept == self.model.balance((scope, str(period), span)), balance.account
+            kept = (*balance.spent, *balance.reserved, *counts, *balance.in_doubt)
+            assert kept == self.model.told((scope, str(period), span)), balance.account
 
 
 def as_kept(answer: Answer | None) -> Answer | None:

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+import pydantic
 import pytest
 
-from penstock.model.job import JobId
+from penstock import BadAnswer, Context
+from penstock.model.job import ErrorCategory, JobId, JobState
 from penstock.model.journal import CallState
 from penstock.model.request import ReplyFacts
 from penstock.model.spending import Amount
@@ -40,11 +45,57 @@ def test_an_attempt_after_a_loss_buys_only_what_is_missing() -> None:
     assert states(shop) == {CallState.ANSWERED: 3}
 
 
-def test_the_last_answer_before_a_fault_of_the_task_is_bought_anew() -> None:
+def test_a_bug_after_good_answers_buys_nothing_again() -> None:
+    """Five jobs, two good calls each, then a bug in every attempt: ten answers in all."""
+    shop = Shop(None)
+
+    @shop.app.task(uses=shop.api, max_attempts=4)
+    async def buggy(ctx: Context, number: int) -> int:
+        await shop.ask(f"{number}/a")
+        await shop.ask(f"{number}/b")
+        return {"known": 1}["unknown"]
+
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        for number in range(5):
+            t.enqueue(buggy.job(number=number), key=f"job{number}")
+        t.drain()
+        assert {t.states[f"job{number}"] for number in range(5)} == {JobState.ERROR}
+        figures = t.store.call_figures(None).result()
+
+    assert shop.provider.counts.served == 10
+    assert (figures.bought, figures.reused) == (10, 30)
+
+
+def read_as_pydantic(text: str) -> None:
+    class Known(pydantic.BaseModel):
+        kind: str
+
+    Known.model_validate_json(text)
+
+
+def read_as_msgspec(text: str) -> None:
+    msgspec.json.decode(text, type=dict[str, list[str]])
+
+
+BAD: dict[str, Callable[[str], object]] = {
+    "the task says so": lambda _: raise_(BadAnswer("it is no list")),
+    "not JSON": lambda text: json.loads(text[1:]),
+    "not what pydantic wants": read_as_pydantic,
+    "not what msgspec wants": read_as_msgspec,
+    "not JSON for msgspec": lambda text: msgspec.json.decode(text[1:]),
+}
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_an_answer_that_cannot_be_read_is_bought_anew(how: str) -> None:
     async def body(shop: Shop) -> list[int]:
         found = [await shop.ask("a"), await shop.ask("b")]
         if shop.attempts == 1:
-            raise ValueError("this answer is no good")
+            BAD[how]('{"n": 1}')
         return found
 
     shop = Shop(body)
@@ -53,6 +104,9 @@ def test_the_last_answer_before_a_fault_of_the_task_is_bought_anew() -> None:
     assert shop.result == [1, 3]
     assert shop.provider.counts.served == 3
     assert sorted(call.bought for call in shop.calls) == [1, 2]
+    failed = shop.history[0].error
+    assert failed is not None
+    assert failed.category is ErrorCategory.OWN  # so it is charged
 
 
 def test_the_last_answer_is_the_one_that_was_handed_out_last_even_if_it_was_reused() -> None:
@@ -61,13 +115,46 @@ def test_the_last_answer_is_the_one_that_was_handed_out_last_even_if_it_was_reus
         if shop.attempts == 1:
             raise Lost
         if shop.attempts == 2:
-            raise ValueError("reused, and no good")
+            raise BadAnswer("reused, and no good")
         return found
 
     shop = Shop(body)
     shop.run()
 
     assert shop.result == [1, 3]
+
+
+@pytest.mark.parametrize("named", ["first", "second", "none"])
+def test_a_task_rejects_the_reply_that_it_names_or_the_last_one(named: str) -> None:
+    shop = Shop(None)
+    attempts = []
+
+    @shop.app.task(uses=shop.api)
+    async def judge(ctx: Context) -> list[int]:
+        replies = [await shop.api.http.post("/ask", json={"p": p}) for p in "ab"]
+        attempts.append(1)
+        if len(attempts) <= 2:  # the second time one of them was replayed
+            ctx.reject({"first": replies[0], "second": replies[1], "none": None}[named])
+        return [int(reply.json()["n"]) for reply in replies]
+
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        t.enqueue(judge.job(), key="job")
+        t.drain()
+        assert t.results["job"] == ([4, 2] if named == "first" else [1, 4])
+
+
+def test_what_is_no_reply_of_a_paid_call_cannot_be_rejected() -> None:
+    shop = Shop(None)
+
+    @shop.app.task(uses=shop.api, max_attempts=1)
+    async def mistaken(ctx: Context) -> None:
+        reply = await shop.api.http.post("/ask", json={})
+        ctx.reject(reply.json())
+
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        t.enqueue(mistaken.job(), key="job")
+        t.drain()
+        assert "ctx.reject takes a reply of a paid provider" in t.errors["job"].message
 
 
 def test_a_changed_prompt_is_another_call() -> None:
@@ -196,7 +283,7 @@ def test_a_stream_that_is_cut_in_the_middle_is_in_doubt_and_sent_again() -> None
 
     assert shop.result == 10
     assert shop.attempts == 2
-    assert (shop.figures.bought, shop.figures.in_doubt) == (1, 0)
+    assert (shop.figures.bought, shop.figures.in_doubt) == (1, 1)
 
 
 def test_a_stream_is_replayed_as_a_stream() -> None:
@@ -260,7 +347,7 @@ def test_a_reader_who_leaves_in_the_middle_leaves_a_doubt_that_is_resent() -> No
     shop.run()
 
     assert shop.provider.counts.calls == 2
-    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 0, 0)
+    assert (shop.figures.bought, shop.figures.reused, shop.figures.in_doubt) == (1, 0, 1)
     assert shop.figures.resent == 1
 
 
@@ -277,7 +364,7 @@ def test_a_client_that_tries_a_broken_call_again_sends_it_again() -> None:
     shop.run()
 
     assert shop.attempts == 1
-    assert (shop.figures.bought, shop.figures.in_doubt, shop.figures.resent) == (1, 0, 1)
+    assert (shop.figures.bought, shop.figures.in_doubt, shop.figures.resent) == (1, 1, 1)
 
 
 def test_a_refused_call_that_is_made_again_is_not_sent_again_for_doubt() -> None:

@@ -287,21 +287,34 @@ class StoreMachine(DatasetRules):
             worker = self._pick_worker(pick)
             self.both(lambda store: store.beat([worker.id], ttl))
 
+    @rule(pick=picks)
+    def worker_is_known_to_be_gone(self, pick: int) -> None:
+        worker = self._pick_worker(pick)
+        self.both(lambda store: store.expire([worker.id]))
+
     @rule(seconds=st.sampled_from([0.5, 5.0, 10.0, 31.0]))
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
     # Leases
 
-    def _lease(self, worker: WorkerInfo, limit: int, *, solo: bool) -> list[Lease]:
+    def _lease(
+        self, worker: WorkerInfo, limit: int, *, quarantine: bool, mate: Lease | None = None
+    ) -> list[Lease]:
         request = LeaseRequest(
-            worker=worker.id, tasks=worker.tasks, limit=limit, caps=CAPS, solo=solo
+            worker=worker.id,
+            tasks=worker.tasks,
+            limit=limit,
+            caps=CAPS,
+            quarantine=quarantine,
+            cell=(mate.ours.cell or 0) if mate else 0,
         )
+        twin = msgspec.structs.replace(request, cell=(mate.model.cell or 0) if mate else 0)
         for _ in range(CALLS_MAX):
             ours = _outcome(self.store.lease(request))
             self.judge.dictated = _keys(ours)
             self.judge.passed_over = []
-            model = _outcome(self.model.lease(request))
+            model = _outcome(self.model.lease(twin))
             if isinstance(ours, type) or isinstance(model, type):
                 assert ours is model
                 return []
@@ -320,7 +333,7 @@ class StoreMachine(DatasetRules):
             assert _plain(job) == _plain(twin), _difference(_plain(job), _plain(twin))
             assert job.token == twin.token + self.floors[twin.id]
         assert (ours.next_due_at, ours.paused) == (model.next_due_at, model.paused)
-        if not request.solo:
+        if not request.quarantine:
             assert ours.suspects == model.suspects
         assert ours.more or not model.more, "work is left, and nobody is told"
         assert ours.more or not self.judge.passed_over, self.judge.passed_over
@@ -331,23 +344,30 @@ class StoreMachine(DatasetRules):
 
     @rule(pick=picks, limit=st.integers(1, 4))
     def lease(self, pick: int, limit: int) -> None:
-        self.leases += self._lease(self._pick_worker(pick), limit, solo=False)
+        self.leases += self._lease(self._pick_worker(pick), limit, quarantine=False)
 
     @rule(pick=picks)
     def lease_more(self, pick: int) -> None:
-        self.leases += self._lease(self._pick_worker(pick), 10, solo=False)
+        self.leases += self._lease(self._pick_worker(pick), 10, quarantine=False)
 
     @precondition(lambda self: bool(self.model._tables.suspects))
-    @rule(pick=picks)
-    def lease_alone(self, pick: int) -> None:
-        self.leases += self._lease(self._pick_worker(pick), 1, solo=True)
+    @rule(pick=picks, limit=st.integers(1, 4))
+    def lease_cell(self, pick: int, limit: int) -> None:
+        self.leases += self._lease(self._pick_worker(pick), limit, quarantine=True)
+
+    @precondition(lambda self: any(lease.ours.cell for lease in self.leases))
+    @rule(pick=picks, limit=st.integers(1, 4))
+    def lease_more_of_a_cell(self, pick: int, limit: int) -> None:
+        mates = [lease for lease in self.leases if lease.ours.cell]
+        mate = mates[pick % len(mates)]
+        self.leases += self._lease(self._pick_worker(pick), limit, quarantine=True, mate=mate)
 
     @precondition(_has_leases)
-    @rule(solo=st.booleans())
-    def everybody_expires(self, solo: bool) -> None:
+    @rule(quarantine=st.booleans())
+    def everybody_expires(self, quarantine: bool) -> None:
         self.clock.advance(61.0)
         self.register(TASKS, 30.0)
-        self.leases += self._lease(self.workers[-1], 3, solo=solo)
+        self.leases += self._lease(self.workers[-1], 3, quarantine=quarantine)
 
     @precondition(_has_leases)
     @rule(pick=picks, max_crashes=st.integers(1, 3))
@@ -362,11 +382,31 @@ class StoreMachine(DatasetRules):
                 )
             )
             self.register(TASKS, 30.0)
-            alone = self._lease(self.workers[-1], 1, solo=True)
+            alone = self._lease(self.workers[-1], 1, quarantine=True)
             self.leases += alone
             if not alone:
                 return
             lease = alone[0]
+
+    @precondition(_has_leases)
+    @rule(pick=picks, max_crashes=st.integers(1, 3), limit=st.integers(2, 4))
+    def crash_together(self, pick: int, max_crashes: int, limit: int) -> None:
+        """A worker dies with all that it holds, and the one that runs its cell does, too."""
+        lease = self._pick_lease(pick)
+        for _ in range(2):
+            worker = lease.worker
+            refs = [one for one in self.leases if one.worker == worker]
+            self.both(
+                lambda store, worker=worker, refs=refs: store.reap(  # type: ignore[misc]
+                    worker, self._refs(store, refs), "signal", max_crashes
+                )
+            )
+            self.register(TASKS, 30.0)
+            cell = self._lease(self.workers[-1], limit, quarantine=True)
+            self.leases += cell
+            if not cell:
+                return
+            lease = cell[0]
 
     # Ends
 
@@ -585,7 +625,7 @@ class StoreMachine(DatasetRules):
         worker = self._pick_worker(pick)
         if pause:
             self.both(lambda store: store.set_paused(True))
-            assert self._lease(worker, 5, solo=False) == []
+            assert self._lease(worker, 5, quarantine=False) == []
             self.both(lambda store: store.set_paused(False))
         else:
             self.both(lambda store: store.retire(worker.id))
@@ -654,8 +694,10 @@ def _pick(choices: Sequence[T], number: int) -> T:
 
 def _plain(job: LeasedJob) -> dict[str, object]:
     return {
-        name: getattr(job, name) for name in job.__struct_fields__ if name not in ("id", "lane_id")
-    }
+        name: getattr(job, name)
+        for name in job.__struct_fields__
+        if name not in ("id", "lane_id", "cell")
+    } | {"cell": job.cell and "shared"}
 
 
 def _view(job: Job) -> dict[str, object]:

@@ -123,10 +123,10 @@ class UnitMachine(RuleBasedStateMachine):
             self.units[name].retired = False
         assert found == ArmReport(**expected)
 
-    @rule(which=st.integers(0, 1), solo=st.sampled_from([False, False, False, True]))
-    def leased(self, which: int, solo: bool) -> None:
+    @rule(which=st.integers(0, 1), quarantine=st.sampled_from([False, False, False, True]))
+    def leased(self, which: int, quarantine: bool) -> None:
         worker = self.workers[which]
-        for job in self.world.lease(worker, 3, solo=solo).jobs:
+        for job in self.world.lease(worker, 3, quarantine=quarantine).jobs:
             lease = Lease(worker, job)
             assert lease.name not in self.held, "a unit overlaps itself"
             last = self.units[lease.name].last

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from socket import gaierror
 from typing import Any
 
 import pytest
@@ -159,7 +161,7 @@ def test_skip_ends_the_job_as_skipped_with_its_reason(
 
 def test_a_node_error_puts_the_job_back_later_and_uncharged() -> None:
     app = Penstock("attempts")
-    failures = [ConnectionResetError("gone"), TimeoutError("slow"), EOFError("cut")] * 4
+    failures = [ConnectionResetError("gone"), ConnectionRefusedError("no"), gaierror("DNS")] * 4
 
     @app.task(max_attempts=1)
     async def work(ctx: Context) -> int:
@@ -190,9 +192,42 @@ def test_a_node_error_puts_the_job_back_later_and_uncharged() -> None:
     simulate(app, main)
 
 
+async def _limits_itself() -> None:
+    async with asyncio.timeout(1):
+        await asyncio.Event().wait()
+
+
+async def _reads_a_broken_file() -> None:
+    gzip.decompress(gzip.compress(b"whole")[:-8])
+
+
+@pytest.mark.parametrize("body", [_limits_itself, _reads_a_broken_file])
+def test_a_time_limit_or_file_of_the_tasks_own_is_charged_and_the_drain_ends(
+    body: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    app = Penstock("attempts")
+
+    @app.task(max_attempts=1)
+    async def work(ctx: Context) -> None:
+        await body()
+
+    async def main(world: World) -> None:
+        world.enqueue("work", "k")
+
+        await world.drain()
+
+        error = world.job("k").last_error
+        assert error is not None
+        assert error.category is ErrorCategory.OWN
+        assert world.outcomes("k") == ["error"]
+        assert world.clock.monotonic() < 10
+
+    simulate(app, main)
+
+
 def test_a_group_of_node_errors_is_a_node_error_and_a_mixed_one_is_charged() -> None:
     groups: list[BaseException] = [
-        ExceptionGroup("all node", [ConnectionResetError(), TimeoutError()]),
+        ExceptionGroup("all node", [ConnectionResetError(), gaierror("DNS")]),
         ExceptionGroup("mixed", [ConnectionResetError(), ValueError("mine")]),
         BaseExceptionGroup("worse", [KeyboardInterrupt(), ConnectionResetError()]),
     ]

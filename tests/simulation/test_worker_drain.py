@@ -12,7 +12,10 @@ import pytest
 from penstock import Context, Penstock
 from penstock.model.job import JobState, NewJob, WorkerId
 from penstock.model.lease import ConfiguredCaps, JobRef, LeaseRequest, WorkerInfo
+from penstock.model.worker import WorkerStatus
+from penstock.process_identity import own_identity
 from penstock.worker.drain import LOOK_SECONDS
+from tests.processes import MARK_OF_NOBODY
 from tests.unit.worker.worker_world import World, simulate
 
 PAUSED = "Waiting: the queue is paused; `penstock queue resume` lets it go on."
@@ -277,17 +280,17 @@ def test_an_idle_worker_starts_new_work_at_once() -> None:
     simulate(make_app(), main)
 
 
-def test_suspects_run_alone_when_there_is_no_supervisor() -> None:
+def test_suspects_run_with_each_other_only_when_there_is_no_supervisor() -> None:
     app = Penstock("drain")
     running: set[str] = set()
-    beside: dict[str, int] = {}
+    beside: dict[str, set[str]] = {}
 
     @app.task()
     async def work(ctx: Context) -> None:
         running.add(ctx.job.key)
         for _ in range(10):
             await asyncio.sleep(0.1)
-            beside[ctx.job.key] = max(beside.get(ctx.job.key, 0), len(running) - 1)
+            beside.setdefault(ctx.job.key, set()).update(running)
         running.discard(ctx.job.key)
 
     async def main(world: World) -> None:
@@ -302,8 +305,9 @@ def test_suspects_run_alone_when_there_is_no_supervisor() -> None:
         await world.drain()
 
         assert set(world.states().values()) == {JobState.DONE}
-        assert [beside[f"suspect-{n}"] for n in range(3)] == [0, 0, 0]
-        assert max(beside.values()) > 3  # the others did run together
+        suspects = {f"suspect-{n}" for n in range(3)}
+        assert [beside[key] for key in sorted(suspects)] == [suspects] * 3
+        assert max(map(len, beside.values())) > 3  # the others did run together
 
     simulate(app, main, runtime={"async_slots": 8})
 
@@ -323,9 +327,93 @@ def test_a_supervised_worker_leaves_suspects_to_the_solo_one() -> None:
         solo = world.worker(solo=True, drain=False, supervised=True)
         await solo.run()
 
-        assert world.clock.monotonic() == pytest.approx(13, abs=0.1)  # one after the other
+        assert world.clock.monotonic() == pytest.approx(11, abs=0.1)  # all at once
         await running
         assert set(world.states().values()) == {JobState.DONE}
+
+    simulate(make_app(), main)
+
+
+def test_a_worker_in_quarantine_runs_one_cell_after_the_other() -> None:
+    """Two deaths are two cells; with two slots the four of the first take two turns."""
+    app = Penstock("drain")
+    running: set[str] = set()
+    together: set[frozenset[str]] = set()
+
+    @app.task()
+    async def work(ctx: Context) -> None:
+        running.add(ctx.job.key)
+        await asyncio.sleep(1)
+        together.add(frozenset(running))
+        running.discard(ctx.job.key)
+
+    async def main(world: World) -> None:
+        for cell, size in (("a", 4), ("b", 2)):
+            for n in range(size):
+                world.enqueue("work", f"{cell}{n}")
+            dead = other_worker(world, ("work",))
+            world.store.reap(dead, take(world, dead, ("work",), size), "killed", 3).result()
+
+        await world.worker(solo=True, drain=False, supervised=True).run()
+
+        assert set(world.states().values()) == {JobState.DONE}
+        assert {"".join(sorted({key[0] for key in keys})) for keys in together} == {"a", "b"}
+        assert max(map(len, together)) == 2
+        assert world.clock.monotonic() == pytest.approx(3, abs=0.1)
+
+    simulate(app, main, runtime={"async_slots": 2})
+
+
+def test_limits_hold_in_quarantine_and_a_full_one_does_not_end_it() -> None:
+    app = Penstock("drain")
+    running: list[str] = []
+    most = 0
+
+    @app.task(limits={"host": "a"})
+    async def work(ctx: Context) -> None:
+        nonlocal most
+        running.append(ctx.job.key)
+        most = max(most, len(running))
+        await asyncio.sleep(1)
+        running.remove(ctx.job.key)
+
+    async def main(world: World) -> None:
+        for n in range(3):
+            world.enqueue("work", f"j{n}")
+        dead = other_worker(world, ("work",))
+        world.store.reap(dead, take(world, dead, ("work",), 3), "killed", 3).result()
+
+        await world.worker(solo=True, drain=False, supervised=True).run()
+
+        assert set(world.states().values()) == {JobState.DONE}
+        assert most == 1
+
+    simulate(app, main, limits={"host": {"*": 1}})
+
+
+@pytest.mark.parametrize(
+    ("supervisor", "seconds"),
+    [("", 1.0), (MARK_OF_NOBODY, 1.0), (own_identity(), 601.0)],
+    ids=["none", "gone", "alive"],
+)
+def test_jobs_of_a_worker_that_is_gone_unseen_go_on_at_once(
+    supervisor: str, seconds: float
+) -> None:
+    """Its supervisor reports it while that lives, and knows what ran."""
+
+    async def main(world: World) -> None:
+        for n in range(3):
+            world.enqueue("sleeps", f"s{n}", seconds=1)
+        dead = other_worker(world, ("sleeps",), ttl=600.0)
+        take(world, dead, ("sleeps",), 3)
+        status = WorkerStatus(captured_at=0, process=MARK_OF_NOBODY, supervisor=supervisor)
+        world.store.publish(dead, status.encoded()).result()
+
+        await world.drain()
+
+        assert set(world.states().values()) == {JobState.DONE}
+        assert world.outcomes("s0") == ["lost", "done"]
+        assert world.clock.monotonic() == pytest.approx(seconds, abs=0.5)
 
     simulate(make_app(), main)
 

@@ -19,6 +19,8 @@ from penstock.errors import (
 )
 from penstock.events.kinds import SchedulerEventKind
 from penstock.model.job import JobState
+from penstock.model.views import StoredLimit
+from penstock.stores.store_future import Reply
 from penstock.worker.heartbeat import margin
 from penstock.worker.parts import Stopping
 from penstock.worker.worker import TICK_SECONDS
@@ -366,3 +368,36 @@ def test_a_store_that_cannot_go_on_ends_the_worker_and_does_not_hang_it(
                 await worker.run()
 
     simulate(app, main, runtime=RUNTIME, sound=False)
+
+
+def test_nothing_begins_before_providers_are_served_even_if_the_lease_is_lost_meanwhile() -> None:
+    """A run that was stopped while it started gave its jobs no provider, and charged them."""
+    app = Penstock("stopped")
+    api = app.provider("api", base_url="http://127.0.0.1:9")
+    asked: list[object] = []
+
+    @app.task(uses=api, max_attempts=1)
+    async def asks(ctx: Context) -> None:
+        asked.append(api.http)  # raises where no run serves it
+
+    async def main(world: World) -> None:
+        world.enqueue("asks", "j")
+        found = world.store.learned().result()
+        slow: Reply[list[StoredLimit]] = Reply()
+        world.store.learned = lambda: slow  # type: ignore[method-assign]
+        worker = world.worker()
+        running = world.start(worker)
+        await asyncio.sleep(0)
+        world.beats[0].cut = True
+        await asyncio.sleep(2 * TTL)
+        assert len(world.store.registered) >= 2
+        world.beats[0].cut = False
+        assert not asked
+
+        slow.resolve(found)
+        await running
+
+        assert world.states() == {"j": JobState.DONE}
+        assert len(asked) == 1
+
+    simulate(app, main, runtime=RUNTIME)

@@ -294,7 +294,7 @@ def test_a_waiter_of_a_closed_loop_holds_nobody_up_and_gives_back_once() -> None
     limiter = KeyedLimiter(1)
     limiter.acquire_sync("k")
     loop = asyncio.new_event_loop()
-    aio_task = loop.create_task(limiter.acquire("k"))
+    aio_task = loop.create_task(limiter._acquire("k", None))
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     aio_task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be
@@ -321,7 +321,7 @@ def test_a_coroutine_that_is_thrown_away_gives_back_what_it_was_given() -> None:
     limiter = KeyedLimiter(1)
     limiter.acquire_sync("k")
     loop = asyncio.new_event_loop()
-    waiting = limiter.acquire("k")
+    waiting = limiter._acquire("k", None)
     aio_task = loop.create_task(waiting)
     loop.run_until_complete(asyncio.sleep(0))
     limiter.release("k")  # served; its loop never turns again
@@ -411,3 +411,25 @@ def test_threads_and_loops_under_stress_lose_nothing() -> None:
     assert broken == []
     assert limiter.snapshot() == {}
     assert done[0] > 300
+
+
+def test_an_acquire_that_nobody_can_await_fails_at_once() -> None:
+    limiter = KeyedLimiter(1)
+
+    with pytest.raises(UsageError, match=r"in a thread write acquire_sync"):
+        limiter.acquire("k")
+
+    async def main() -> None:
+        with pytest.raises(UsageError, match="was not awaited"), limiter.acquire("k"):
+            pass
+        with pytest.raises(UsageError, match="was not awaited"):
+            async with limiter.acquire("k"):
+                pass
+        with pytest.raises(UsageError, match="was not awaited"):
+            bool(limiter.acquire("k"))
+        limiter.acquire("k").close()
+        with pytest.raises(UsageError, match="await acquire"):
+            limiter.release("k")
+
+    asyncio.run(main())
+    assert limiter.snapshot() == {}

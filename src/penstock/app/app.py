@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 from penstock.app.registry import Registry
 from penstock.clock import Duration, SystemClock, to_micros, to_seconds
@@ -40,6 +40,7 @@ from penstock.model.request import ReplyClassifier
 from penstock.model.schedule import Timing
 from penstock.model.task import MetadataSource
 from penstock.planning.timing import cron, interval
+from penstock.redaction.secrets import Secret
 from penstock.retry.classify import Opinion
 from penstock.retry.policy import Backoff
 
@@ -118,6 +119,10 @@ class Penstock:
         name: str,
         *,
         base_url: str | None = None,
+        api: Literal["openai", "anthropic"] | None = None,
+        api_key: Secret | None = None,
+        headers: Mapping[str, str | Secret] | None = None,
+        account_errors: bool | None = None,
         max_parallel: int | None = None,
         rpm: float | None = None,
         tpm: float | None = None,
@@ -125,6 +130,7 @@ class Penstock:
         paid: bool | None = None,
         in_doubt: Literal["resend", "hold"] | None = None,
         idempotency_header: str | None = None,
+        redirects: Literal["same-origin", "none", "any"] | None = None,
         models: Mapping[str, ModelOptions | Mapping[str, Any]] | None = None,
         reply_deadline_seconds: Duration | None = None,
         reply_body_bytes_max: int | None = None,
@@ -136,43 +142,46 @@ class Penstock:
         Args:
             name: how tasks, settings and `penstock providers` call it.
             base_url: what the paths of its requests are added to.
+            api: the dialect that it speaks, whoever serves it: how its key is sent, its idempotency
+                header, that a dead account holds it and not its jobs. Known of both SDKs and hosts.
+            api_key: `Secret.env("NAME")` or `Secret.file(path)`; sent to base_url, stored nowhere.
+            headers: sent with every request to base_url that has none of that name.
+            account_errors: whether 401, 402 and 403 are about the account; so with a dialect.
             max_parallel: requests that may be in flight at once, over all its models.
-            rpm: requests per minute, over all its models.
-            tpm: tokens per minute, over all its models.
+            rpm: requests per minute, over all its models; tpm: tokens.
             algorithm: how its limit is found: "adaptive" (the default) or "aimd".
-            paid: whether its calls cost money: then each is journaled, and an answer that a crash
-                would lose is bought once. Off by default.
-            in_doubt: what becomes of a paid call that began and of which nobody knows the end:
-                "resend" (the default), or "hold" until a person has looked.
-            idempotency_header: the header by which it knows a call again, such as
-                "Idempotency-Key"; "" for none. Known for OpenAI and Anthropic.
-            models: caps and prices of single models, such as `{"gpt-5": {"rpm": 5000,
-                "usd_per_million_tokens": {"input": 1.25, "output": 10}}}`.
+            paid: whether its calls cost money: then each is journaled, and bought once.
+            in_doubt: of a paid call whose end nobody knows: "resend" (the default), or "hold".
+            idempotency_header: by which it knows a call again; "" for none; a dialect has one.
+            redirects: those that are followed: "same-origin" (the default), "none", or "any".
+            models: caps and prices of single ones, such as `{"gpt-5": {"rpm": 5000}}`.
             reply_deadline_seconds: from the permit to the end of a reply's body.
             reply_body_bytes_max: of a reply's body, on the wire and decoded.
             reply_header_bytes_max: of all headers of a reply.
-            classify: says what a reply really is ("rate_limited", "provider_failure", "success"),
-                where its status does not; None leaves it to its status.
+            classify: says what a reply really is ("rate_limited", …); None: its status says it.
         """
         deadline = reply_deadline_seconds
-        provider = Provider(
-            name,
-            ProviderOptions(
-                base_url=base_url,
-                max_parallel=max_parallel,
-                rpm=rpm,
-                tpm=tpm,
-                algorithm=algorithm,
-                paid=paid,
-                in_doubt=in_doubt,
-                idempotency_header=idempotency_header,
-                reply_deadline_seconds=None if deadline is None else to_seconds(deadline),
-                reply_body_bytes_max=reply_body_bytes_max,
-                reply_header_bytes_max=reply_header_bytes_max,
-                models=models_of(name, models or {}),
-                classify=classify,
-            ),
+        options = ProviderOptions(
+            base_url=base_url,
+            api=api,
+            api_key=api_key,
+            headers=headers or {},
+            account_errors=account_errors,
+            max_parallel=max_parallel,
+            rpm=rpm,
+            tpm=tpm,
+            algorithm=algorithm,
+            paid=paid,
+            in_doubt=in_doubt,
+            idempotency_header=idempotency_header,
+            redirects=redirects,
+            reply_deadline_seconds=None if deadline is None else to_seconds(deadline),
+            reply_body_bytes_max=reply_body_bytes_max,
+            reply_header_bytes_max=reply_header_bytes_max,
+            models=models_of(name, models or {}),
+            classify=classify,
         )
+        provider = Provider(name, options)
         self.registry.add_provider(provider)
         return provider
 
@@ -611,24 +620,52 @@ class Penstock:
         return self._queue.plan_daemon(settings, now)
 
     def run(
-        self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
+        self,
+        *,
+        daemon: bool = False,
+        drain: bool = False,
+        slots: int | None = None,
+        thread_slots: int | None = None,
+        process_slots: int | None = None,
+        **others: Never,
     ) -> RunReport:
         """Work on the queue inside this program until it is drained or interrupted.
+
+        SIGINT, SIGTERM and SIGHUP stop it: the first one gracefully, a second one at once.
 
         Args:
             daemon: run preflights first, and then schedules together with the queue, as
                 `penstock run` does. PreflightFailed if a check does not pass.
             drain: end when no job is left; schedules do not count.
-            slots: how many tasks may run at once.
+            slots: how many tasks may run at once, of all kinds together.
+            thread_slots: how many of them in threads.
+            process_slots: how many of them in processes of their own.
+            others: none; a name of another tool is answered with ours.
         """
-        return self._runner.wait(lambda: self.run_async(daemon=daemon, drain=drain, slots=slots))
+        runner, flags = self._runner, _slot_flags(slots, thread_slots, process_slots, others)
+        _refuse(others)
+        return runner.wait(
+            lambda: runner.run(daemon=daemon, drain=drain, flags=flags, signals=True)
+        )
 
     async def run_async(
-        self, *, daemon: bool = False, drain: bool = False, slots: int | None = None
+        self,
+        *,
+        daemon: bool = False,
+        drain: bool = False,
+        slots: int | None = None,
+        thread_slots: int | None = None,
+        process_slots: int | None = None,
+        **others: Never,
     ) -> RunReport:
-        """The same on an event loop; cancelling it stops gracefully."""
+        """The same on an event loop, whose host keeps its signals.
+
+        Cancelling it stops it gracefully, within `runtime.grace_seconds`; a second time at once.
+        """
+        flags = _slot_flags(slots, thread_slots, process_slots, others)
+        _refuse(others)
         runner = await self._runner_async()
-        return await runner.run(daemon=daemon, drain=drain, slots=slots)
+        return await runner.run(daemon=daemon, drain=drain, flags=flags, signals=False)
 
     def plan_build(
         self,
@@ -652,6 +689,8 @@ class Penstock:
         start: Moment,
         end: Moment,
         slots: int | None = None,
+        thread_slots: int | None = None,
+        process_slots: int | None = None,
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """Bring datasets up to date, with all that they need, inside this program.
@@ -660,14 +699,17 @@ class Penstock:
             targets: datasets, or their names.
             start: the first moment; a date is its midnight by the clocks of each calendar.
             end: the first moment that is not asked for; "now" is one, too.
-            slots: how many tasks may run at once.
+            slots: how many tasks may run at once, of all kinds together.
+            thread_slots: how many of them in threads.
+            process_slots: how many of them in processes of their own.
             options: `force` builds what is up to date as well. `eager` starts each job as soon as
                 what it needs is there, and commits it by itself; otherwise it goes level by level,
                 and a level becomes visible as a whole. `fail_fast` begins nothing more after a
                 level in which something failed. `yes`: however many slices it may be.
         """
-        return self._runner.wait(
-            lambda: self.build_async(*targets, start=start, end=end, slots=slots, **options)
+        runner, flags = self._runner, _slot_flags(slots, thread_slots, process_slots, options)
+        return runner.wait(
+            lambda: runner.build(targets, start, end, flags, signals=True, **options)
         )
 
     async def build_async(
@@ -676,11 +718,34 @@ class Penstock:
         start: Moment,
         end: Moment,
         slots: int | None = None,
+        thread_slots: int | None = None,
+        process_slots: int | None = None,
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
-        """The same on an event loop; cancelling it stops gracefully."""
+        """The same on an event loop, whose host keeps its signals; cancelling stops gracefully."""
+        flags = _slot_flags(slots, thread_slots, process_slots, options)
         runner = await self._runner_async()
-        return await runner.build(targets, start, end, slots, **options)
+        return await runner.build(targets, start, end, flags, signals=False, **options)
+
+
+def _slot_flags(
+    slots: int | None,
+    thread_slots: int | None,
+    process_slots: int | None,
+    others: Mapping[str, object],
+) -> dict[str, object]:
+    """What bounds a run, as flags; UsageError for a name that only other tools have."""
+    if "max_workers" in others:
+        raise UsageError(
+            "max_workers is not a name of ours; write thread_slots=N for tasks in threads, or "
+            "slots=N for tasks of all kinds."
+        )
+    return {"--slots": slots, "--threads": thread_slots, "--process-slots": process_slots}
+
+
+def _refuse(others: Mapping[str, object]) -> None:
+    if others:
+        raise TypeError(f"A run has no argument {min(others)!r}.")
 
 
 def _new_job(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)

@@ -98,7 +98,9 @@ class Queue:
         loaded = self.load()
         url, durability = self.store_url(loaded), loaded.settings.durability
         return open_when_reachable(
-            lambda: open_store(url, durability=durability),
+            lambda: open_store(
+                url, app=self._registry.name, tasks=(*self._registry.tasks,), durability=durability
+            ),
             SystemClock(),
             SystemIds().random,
             log,

@@ -55,12 +55,16 @@ class Runner:
         with embedded.tuned():
             return run_on_new_loop(work())
 
-    async def run(self, *, daemon: bool, drain: bool, slots: int | None) -> RunReport:
-        """Work on the queue until it is drained or interrupted."""
-        registry, loaded = self._registry, self._loaded(slots)
+    async def run(
+        self, *, daemon: bool, drain: bool, flags: Mapping[str, object], signals: bool
+    ) -> RunReport:
+        """Work on the queue until it is drained, interrupted (with `signals`) or cancelled."""
+        registry, loaded = self._registry, self._loaded(flags)
         settings = loaded.settings
         ids, clock = SystemIds(), SystemClock()
-        options = wiring.RunOptions(run_id=ids.new_id("run"), drain=drain)
+        options = wiring.RunOptions(
+            run_id=ids.new_id("run"), app=registry.name, drain=drain, signals=signals
+        )
         plan = self._queue.plan_daemon(settings, to_micros(clock.now())) if daemon else None
         tasks = {**registry.tasks, **served_tasks(registry.datasets, settings)}
         if plan is None:
@@ -82,8 +86,8 @@ class Runner:
         )
         return await self._work(loaded, options, {**tasks, **registry.schedules}, plan, start)
 
-    def _loaded(self, slots: int | None) -> LoadedSettings:
-        loaded = self._queue.load({} if slots is None else {"--slots": slots})
+    def _loaded(self, flags: Mapping[str, object]) -> LoadedSettings:
+        loaded = self._queue.load(flags)
         wiring.check_dimensions(loaded, self._registry.all_tasks)
         return loaded
 
@@ -124,7 +128,7 @@ class Runner:
             begun(worker)
             return worker
 
-        run = EmbeddedRun(store, clock, settings.runtime)
+        run = EmbeddedRun(store, clock, settings.runtime, signals=options.signals)
         slots = wiring.slot_count(settings, registry.providers)
         return await run.run(build, slots, options.run_id, statistics, start)
 
@@ -156,11 +160,12 @@ class Runner:
         targets: Iterable[str | Dataset[..., Any]],
         start: Moment,
         end: Moment,
-        slots: int | None,
+        flags: Mapping[str, object],
+        signals: bool,
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
-        """Bring datasets up to date, with all that they need."""
-        registry, loaded = self._registry, self._loaded(slots)
+        """Bring datasets up to date, with all that they need; `signals` stop its jobs."""
+        registry, loaded = self._registry, self._loaded(flags)
         now = to_micros(SystemClock().now())
         request = self.request(targets, start, end, now, **options)
         check_build(registry.dataset_specs, request, now)
@@ -186,8 +191,11 @@ class Runner:
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
             tasks = build_tasks(registry.datasets, root, build.names)
-            options = wiring.RunOptions(run_id=run_id, until=end_key)
-            return (await self._work(loaded, options, tasks, begun=begun)).over_budget
+            options = wiring.RunOptions(
+                run_id=run_id, app=registry.name, until=end_key, signals=signals
+            )
+            ran = await self._work(loaded, options, tasks, begun=begun)
+            return ran.over_budget or ran.closed_account
 
         return await embedded.run(beat, work)
 

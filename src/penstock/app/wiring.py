@@ -18,6 +18,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.config.budgets import budgets_of, prices_of
 from penstock.config.load import LoadedSettings, dotted
 from penstock.config.provider_policy import (
+    account_errors,
+    dialect_of,
     idempotency_header,
     provider_policies,
     unserved_tasks,
@@ -27,7 +29,7 @@ from penstock.config.show import configured_capacity
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
 from penstock.definitions.schedule import Schedule
-from penstock.definitions.task import ASYNC, PROCESS, THREAD, Task
+from penstock.definitions.task import Task
 from penstock.errors import ConfigError
 from penstock.events.sink import RequestEvents, SchedulerEvents, default_sinks
 from penstock.ids import IdSource, SystemIds
@@ -65,7 +67,7 @@ worker_log = logging.getLogger("penstock.worker")
 
 
 def check_dimensions(loaded: LoadedSettings, tasks: Mapping[str, Task[..., Any]]) -> None:
-    """Refuse limits of a dimension that no task has but for a slip of the pen.
+    """Refuse limits of a dimension that no task has and that looks like a typo.
 
     One that is like no other is let through, since a file or a script may serve several apps; if it
     was typed, a warning says that it limits nothing.
@@ -92,11 +94,13 @@ class RunOptions:
     """The configuration of one worker."""
 
     run_id: str
+    app: str = ""  # its name: budgets are per app
     drain: bool = False
     solo: bool = False
     supervised: bool = False
     until: str | None = None  # drain until the job of this key has ended
     lease_ttl_seconds: float | None = None  # None: as configured
+    signals: bool = False  # of an embedded run: it is stopped by signals
 
 
 def build_worker(
@@ -178,11 +182,9 @@ def _config(
     runtime = settings.runtime
     return WorkerConfig(
         run_id=options.run_id,
-        slots={
-            ASYNC: runtime.async_slots,
-            THREAD: runtime.thread_slots,
-            PROCESS: runtime.process_slots,
-        },
+        app=options.app,
+        slots=runtime.slots_by_kind(),
+        slots_max=runtime.slots,
         lease_ttl_seconds=options.lease_ttl_seconds or runtime.lease_ttl_seconds,
         grace_seconds=runtime.grace_seconds,
         beat_seconds=runtime.beat_seconds,
@@ -269,7 +271,10 @@ def _serving(
             said[name].base_url,
             wires.get(name),
             _limits(said[name]),
-            _paid_policy(name, said[name], budgets),
+            _paid_policy(name, said[name], budgets, options.app),
+            said[name].redirects,
+            dialect_of(said[name]),
+            account_errors(said[name]),
         )
         for name, provider in providers.items()
     ]
@@ -286,13 +291,14 @@ def _serving(
 
 
 def _paid_policy(
-    name: str, said: ProviderSettings, budgets: tuple[Budget, ...]
+    name: str, said: ProviderSettings, budgets: tuple[Budget, ...], app: str
 ) -> PaidPolicy | None:
     """What holds for the calls of a provider; None: they cost nothing."""
     if not said.paid:
         return None
     return PaidPolicy(
         name,
+        app=app,
         holds_in_doubt=said.in_doubt == HOLD,
         idempotency_header=idempotency_header(said),
         prices=prices_of(said),
@@ -312,6 +318,5 @@ def _limits(said: ProviderSettings) -> ReplyLimits:
 
 def slot_count(settings: Settings, providers: Mapping[str, Provider] = _NONE) -> int:
     """How many bodies there may be in a worker: slots are lent where there are providers."""
-    runtime = settings.runtime
-    slots = runtime.async_slots + runtime.thread_slots + runtime.process_slots
+    slots = sum(settings.runtime.slots_by_kind().values())
     return LENT_PLACES * slots if providers else slots

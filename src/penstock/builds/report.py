@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.model.dataset import slice_of
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobKind, JobState
-from penstock.model.plan import BuildReport, JobResult, PlanFacts
+from penstock.model.plan import BuildReport, JobResult, PlanFacts, StepPayload
 from penstock.stores.protocol import PlanStore
 from penstock.stores.store_future import Reply
 
@@ -69,6 +69,10 @@ def _slices(job: Job) -> int:
     return len(msgspec.json.decode(job.payload, type=dict[str, Any])["at"])
 
 
+def _level(barrier: Job) -> int | None:
+    return msgspec.json.decode(barrier.payload, type=StepPayload).level
+
+
 def _result(job: Job, error: AttemptError | None) -> JobResult:
     return JobResult(
         job_id=job.key,
@@ -83,8 +87,9 @@ class _Causes:
     """Finds the failed job because of which others were skipped, however far away."""
 
     def __init__(self, failed: list[Job], skipped: list[Job]) -> None:
-        self._failed = {job.key for job in failed}
+        self._failed = {job.key: job.level for job in failed}
         self._upstream = {job.key: _upstream_key(job) for job in skipped}
+        self._barriers = {job.key: _level(job) for job in skipped if job.kind is JobKind.STEP}
 
     def of(self, job: Job) -> AttemptError | None:
         """Why a job was skipped, naming the slice at the beginning of it all."""
@@ -95,6 +100,10 @@ class _Causes:
             if cause is None:
                 break
             key = cause
+        if key in self._barriers:
+            first = next((k for k, at in self._failed.items() if at == self._barriers[key]), key)
+            said = f"upstream level failed: {slice_of(first)} (--fail-fast)"
+            return AttemptError(ErrorCategory.OWN, _UPSTREAM, said)
         if key not in self._failed:
             return job.last_error
         return AttemptError(ErrorCategory.OWN, _UPSTREAM, f"upstream failed: {slice_of(key)}")

@@ -7,6 +7,7 @@ definition · 3 a preflight failed · 4 a budget is used up · 130 interrupt.
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
@@ -15,6 +16,7 @@ import typer
 from penstock.cli.lazy_command import CommandTable, Invocation, LazyGroup, import_typed
 from penstock.errors import PenstockError, UsageError
 from penstock.logs import LogFormat, LogLevel, set_up_logging
+from penstock.output_queue import end_output
 from penstock.terminal_text import (
     escape_unencodable_output,
     one_line,
@@ -90,6 +92,14 @@ COMMANDS: CommandTable = {
         "penstock.cli.commands.queue:commands",
         "Accept jobs, work on them, look at them.",
     ),
+    "budget": (
+        "penstock.cli.commands.budget:commands",
+        "Look at budgets, and let totals begin anew.",
+    ),
+    "app": (
+        "penstock.cli.commands.app:commands",
+        "Look at the apps that share a store, and rename them.",
+    ),
     "config": ("penstock.cli.commands.config:commands", "Look at the settings."),
     "dataset": ("penstock.cli.commands.dataset:commands", "Look at what has been built."),
 }
@@ -154,6 +164,7 @@ def run(arguments: list[str] | None = None) -> None:
     escape_unencodable_output()
     typed = sys.argv[1:] if arguments is None else arguments
     code = _run(_globals_first(typed), debug="--debug" in typed)
+    end_output()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -189,6 +200,9 @@ def _print_error(error: Exception) -> int:
     if isinstance(error, _TYPER_USAGE_ERROR):
         _print_usage_error(error)
         return EXIT_USAGE
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        warn("No more files can be opened. Raise the limit first, for example 'ulimit -n 1024'.")
+        return EXIT_FAILED
     text = one_line(f"{type(error).__name__}: {error}".rstrip(": ."))
     warn(f"{text}. This is our bug: run with --debug, and report what it prints.")
     return EXIT_FAILED

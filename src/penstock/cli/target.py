@@ -15,9 +15,14 @@ from typing import Annotated
 import typer
 
 from penstock.app.app import Penstock
-from penstock.config.find_app import find_app
-from penstock.config.load import PENSTOCK_TOML, LoadedSettings, load_settings
-from penstock.errors import PenstockError, StoreMissing, UsageError
+from penstock.config.find_app import (
+    DEFAULT_FILE,
+    find_app,
+    hidden_modules,
+    refuse_untrusted,
+)
+from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, LoadedSettings, load_settings
+from penstock.errors import KeyOfSeveralApps, PenstockError, StoreMissing, UsageError
 from penstock.model.run import RunPart
 from penstock.model.worker import responsive_workers
 from penstock.observe.explain import RunFacts, Unreadable, run_facts
@@ -124,24 +129,32 @@ class Target:
 
     def configured(self) -> LoadedSettings:
         """What flags, environment and files say; the app is not imported."""
-        return load_settings(self.flags, os.environ, self.folder, {})
+        loaded = load_settings(self.flags, os.environ, self.folder, {})
+        if not loaded.sources.get("app", "").startswith(("--", "PENSTOCK_")):
+            files = (PENSTOCK_TOML, PYPROJECT_TOML, loaded.settings.app or DEFAULT_FILE)
+            refuse_untrusted(self.folder, files)
+        return loaded
 
     def app(self) -> Penstock:
         """Import the app; what it prints meanwhile must not get into a document on stdout."""
         named = self.configured().settings.app
-        self.warn_of_unused_settings(named)
+        self.warn_of_surroundings(named)
         with redirect_stdout(sys.stderr):
             return find_app(named, self.folder, Penstock)
 
-    def warn_of_unused_settings(self, named: str | None) -> None:
-        """Settings belong to the folder a command runs in; say so if others lie beside the app."""
-        if named is None or not named.endswith(".py"):
-            return
-        beside = (self.folder / named).resolve().parent / PENSTOCK_TOML
-        if beside.exists() and beside.parent != self.folder.resolve():
+    def warn_of_surroundings(self, named: str | None) -> None:
+        """Say which files beside the app are not what their author takes them for."""
+        is_file = named is None or named.endswith(".py")
+        place = (self.folder / (named or DEFAULT_FILE)).resolve().parent if is_file else self.folder
+        for name in hidden_modules(place):
             warn(
-                f"{escaped(str(beside))} is not read: settings come from the current folder. "
-                f"Run the command in {escaped(str(beside.parent))}."
+                f"{escaped(str(place / name))} is not imported: Python has a module called "
+                f"{Path(name).stem!r}, which hides it. Rename the file, and what imports it."
+            )
+        if (place / PENSTOCK_TOML).exists() and place != self.folder.resolve():
+            warn(
+                f"{escaped(str(place / PENSTOCK_TOML))} is not read: settings come from the "
+                f"current folder. Run the command in {escaped(str(place))}."
             )
 
     @contextmanager
@@ -149,7 +162,8 @@ class Target:
         """Import the app and open its store."""
         app = self.app()
         loaded = app.load(self.flags, folder=self.folder)
-        app.use_store(self._open(app.store_url(loaded), loaded))
+        store = self._open(app.store_url(loaded), loaded, app)
+        app.use_store(store)
         try:
             yield app
         finally:
@@ -161,7 +175,8 @@ class Target:
         app = self.app()
         loaded = app.load(self.flags, folder=self.folder)
         try:
-            store = self._open(app.store_url(loaded), loaded, reading_will_do=True, make=False)
+            store = self._open_to_look(app.store_url(loaded), loaded)
+            store.look_as(app.name).result()
         except StoreMissing:
             from penstock.app.build import empty_store
 
@@ -187,19 +202,45 @@ class Target:
     def opened_store(self) -> Iterator[Store]:
         """Open the store to look at it; StoreMissing if there is none yet."""
         url, loaded = self.store()
-        store = self._open(url, loaded, reading_will_do=True, make=False)
+        store = self._open_to_look(url, loaded)
         try:
             yield store
         finally:
             store.close()
 
-    def _open(
-        self, url: str, loaded: LoadedSettings, *, reading_will_do: bool = False, make: bool = True
-    ) -> Store:
+    def mean(self, store: Store, *keys: str) -> None:
+        """Let the store be about the app of a key, which `--app` names where several have it.
+
+        Raises:
+            KeyOfSeveralApps: nothing was named.
+        """
+        try:
+            found = [store.job(key).result() for key in keys]
+        except KeyOfSeveralApps as error:
+            named = self.flags.get("--app")
+            if named is None:
+                raise
+            store.look_as(str(named) if named in error.apps else self.app().name).result()
+        else:
+            apps = {job.app for job in found if job is not None}
+            if len(apps) == 1:
+                store.look_as(*apps).result()
+
+    def _open(self, url: str, loaded: LoadedSettings, app: Penstock) -> Store:
+        return open_store(
+            url,
+            app=app.name,
+            tasks=(*app.registry.tasks,),
+            durability=loaded.settings.durability,
+            folder=self.folder,
+        )
+
+    def _open_to_look(self, url: str, loaded: LoadedSettings) -> Store:
+        """Open it about all apps; it need neither be written nor made."""
         return open_store(
             url,
             durability=loaded.settings.durability,
             folder=self.folder,
-            reading_will_do=reading_will_do,
-            make=make,
+            reading_will_do=True,
+            make=False,
         )

@@ -25,7 +25,7 @@ _COUNTS_NOTHING = (
 def budgets_of(settings: Settings, sources: Mapping[str, str] = _NO_SOURCES) -> tuple[Budget, ...]:
     """Every budget that is set, the wider ones first, with who has said so."""
     found = list(_of_scope(ALL, settings.budget, (BUDGET,), sources))
-    for kind in ("provider", "model", "task", "table"):
+    for kind in ("provider", "model", "task"):
         scopes: Mapping[str, ScopeBudget] = getattr(settings.budget, kind)
         for name, said in scopes.items():
             found += _of_scope(f"{kind}:{name}", said, (BUDGET, kind, name), sources)
@@ -35,11 +35,9 @@ def budgets_of(settings: Settings, sources: Mapping[str, str] = _NO_SOURCES) -> 
 def _of_scope(
     scope: str, said: ScopeBudget, table: tuple[str, ...], sources: Mapping[str, str]
 ) -> Iterator[Budget]:
-    spans: tuple[tuple[Period, SpanBudget, tuple[str, ...]], ...] = (
-        (Period.RUN, said, table),
-        (Period.DAY, said.day, (*table, "day")),
-    )
-    for period, span, place in spans:
+    for period in Period:
+        span: SpanBudget = getattr(said, period.value)
+        place = (*table, period.value)
         if span.usd is not None or span.tokens is not None:
             yield Budget(
                 scope,
@@ -90,8 +88,6 @@ def _scope_problem(
     kind, _, name = budget.scope.partition(":")
     if kind == "task" and name not in tasks:
         return f"is about a task that the app does not define; {nearest_known(name, tasks)}"
-    if kind == "table":
-        return "is about a table, and the app defines none"
     if kind not in ("provider", "model"):
         return None if paid else _COUNTS_NOTHING
     provider = name.partition("/")[0]

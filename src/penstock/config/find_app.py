@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import stat
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -19,13 +22,16 @@ DEFAULT_FILE = "pipeline.py"
 #: Where code lies that is not the user's.
 _FOREIGN = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 
+_INSTALLED = ("site-packages", "dist-packages")
+#: Names of Python's own modules that folders have for reasons of their own.
+_RARELY_MEANT = frozenset(("test",))
+
 T = TypeVar("T")
 
 
 def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
     """Import the app named by a file or `module:attribute`; without a name, pipeline.py."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    _make_importable(folder)
     if name is None:
         if not (folder / DEFAULT_FILE).exists():
             raise AppNotFound(
@@ -49,6 +55,43 @@ def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
     return found
 
 
+def _make_importable(folder: Path) -> None:
+    """Let the modules of a folder be imported: before installed ones, after Python's own.
+
+    A file called `queue.py` or `secrets.py` there must not break libraries that import Python's.
+    """
+    if str(folder) not in sys.path:
+        places = enumerate(sys.path)
+        before = (at for at, place in places if Path(place).name in _INSTALLED)
+        sys.path.insert(next(before, len(sys.path)), str(folder))
+
+
+def refuse_untrusted(folder: Path, names: Iterable[str]) -> None:
+    """Refuse files that another user may have written; whoever names the app trusts its folder."""
+    for path in (folder, *(folder / name for name in names)):
+        try:
+            found = path.stat()
+        except OSError:
+            continue  # whoever needs it says that it is missing
+        is_sticky = path == folder and found.st_mode & stat.S_ISVTX
+        if path != folder and found.st_uid not in (0, os.geteuid()):
+            what = f"belongs to another user (number {found.st_uid})"
+        elif found.st_mode & stat.S_IWOTH and not is_sticky:
+            what = f"may be written by every user (mode {stat.S_IMODE(found.st_mode):04o})"
+        else:
+            continue
+        raise AppNotFound(
+            f"{str(path)!r} {what}, so its code is not run unasked. If you trust it, name the app "
+            "with --app; else see whose it is with 'ls -l'."
+        )
+
+
+def hidden_modules(folder: Path) -> list[str]:
+    """Files and packages of a folder that modules of Python hide, since they have their names."""
+    found = (*folder.glob("*.py"), *(init.parent for init in folder.glob("*/__init__.py")))
+    return sorted(one.name for one in found if one.stem in sys.stdlib_module_names - _RARELY_MEANT)
+
+
 def _import_file(path: Path) -> ModuleType:
     if not path.exists():
         raise AppNotFound(f"The app file {str(path)!r} does not exist. Name another with --app.")
@@ -62,8 +105,7 @@ def _import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise AppNotFound(f"The app file {str(path)!r} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    if str(path.resolve().parent) not in sys.path:
-        sys.path.insert(0, str(path.resolve().parent))
+    _make_importable(path.resolve().parent)
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)

@@ -24,6 +24,7 @@ from penstock.redaction.secrets import redacted
 SettingPath = tuple[str, ...]
 
 BUDGET = "budget"
+AMOUNTS = ("usd", "tokens")  # of a budget
 PENSTOCK_TOML = "penstock.toml"
 PYPROJECT_TOML = "pyproject.toml"
 CODE = "the app's code"
@@ -37,7 +38,9 @@ VALUE_LENGTH_MAX = 80  # characters of a value in a message
 FLAGS: dict[str, SettingPath] = {
     "--app": ("app",),
     "--store": ("store",),
-    "--slots": ("runtime", "async_slots"),
+    "--slots": ("runtime", "slots"),
+    "--threads": ("runtime", "thread_slots"),
+    "--process-slots": ("runtime", "process_slots"),
     "--max-per-host": ("limits", "host", "*"),
 }
 LIMIT_FLAG = "--limit"
@@ -59,6 +62,8 @@ _ONLY_IN_FILES = {
     "PROVIDERS": f"providers are set by [providers.…] in {PENSTOCK_TOML}",
     "BUDGET__": f"budgets of single names are set by [budget.…] in {PENSTOCK_TOML}",
 }
+#: What older tools call a setting.
+_OTHER_NAMES: dict[str, SettingPath] = {"max_workers": ("runtime", "thread_slots")}
 _SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
 
 
@@ -390,6 +395,10 @@ def _origin(path: SettingPath, said: _Layer) -> str:
 def _unknown_name(path: SettingPath, value: object, source: str) -> str:
     name = dotted(path)
     shown = "a hidden value" if is_secret(name) else _show(value)
+    if path[0] == BUDGET and path[-1] in AMOUNTS:
+        return f"{name} does not say over what it counts (from {source}): {_spans(path)}."
+    if path[:2] == (BUDGET, "table"):
+        return f"{name} is not a setting (from {source}): there are no tables yet."
     if path[0] == BUDGET or (path[0] == "providers" and len(path) > 2):
         near = _nearest_in_named_table(path)
         return f"{name} is not a setting, got {shown} (from {source}); {near}."
@@ -397,7 +406,9 @@ def _unknown_name(path: SettingPath, value: object, source: str) -> str:
     last_parts = {field.rpartition(".")[2]: field for field in known}
     close = difflib.get_close_matches
     beside = [field[-1] for field in FIELDS if len(path) > 1 and field[:-1] == path[:-1]]
-    if path[-1] in last_parts:  # the right name in the wrong table
+    if path[-1] in _OTHER_NAMES:
+        nearest = dotted(_OTHER_NAMES[path[-1]])
+    elif path[-1] in last_parts:  # the right name in the wrong table
         nearest = last_parts[path[-1]]
     elif beside and (found := close(path[-1], beside, 1)):
         nearest = dotted((*path[:-1], found[0]))
@@ -415,12 +426,31 @@ def _unknown_name(path: SettingPath, value: object, source: str) -> str:
     )
 
 
+def _spans(path: SettingPath) -> str:
+    """The remedy for a budget of older files."""
+    total, run, day = (dotted((*path[:-1], span, path[-1])) for span in ("total", "run", "day"))
+    return (
+        f"set {total} (over restarts, until it is raised or 'penstock budget reset'), {run} (each "
+        f"start anew, as it was) or {day}"
+    )
+
+
 def _unknown_variable(name: str) -> str:
     # Its value is not shown: nobody knows what it is, and it may be a secret.
     start = name.removeprefix(VARIABLE_PREFIX)
+    if start in ("BUDGET__USD", "BUDGET__TOKENS"):
+        total = f"{VARIABLE_PREFIX}BUDGET__TOTAL__{start.rpartition('__')[2]}"
+        return (
+            f"The variable {name} does not say over what it counts: set {total} (over restarts), "
+            "or the same with RUN or DAY instead of TOTAL."
+        )
     for table, where in _ONLY_IN_FILES.items():
         if start.startswith(table) and (table != "BUDGET__" or start.count("__") > 2):
             return f"The variable {name} cannot be used: {where}."
+    other = _OTHER_NAMES.get(start.rpartition("__")[2].lower())
+    if other is not None:
+        meant = VARIABLE_PREFIX + "__".join(other).upper()
+        return f"The variable {name} is not a setting; the nearest known name is {meant}."
     nearest = difflib.get_close_matches(name, _VARIABLES, 1) or difflib.get_close_matches(
         name.upper(), _VARIABLES, 1, 0.0
     )

@@ -18,10 +18,10 @@ from penstock.config.settings import ProviderSettings, Settings
 from penstock.definitions.provider import Provider
 from penstock.definitions.task import Task
 from penstock.errors import ConfigError, UsageError
+from penstock.model.provider import IDEMPOTENCY_HEADER
 
-#: Hosts whose calls carry a key by which they can be known again.
-IDEMPOTENT_HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
-IDEMPOTENCY_HEADER = "Idempotency-Key"
+#: Hosts whose dialect need not be said.
+DIALECT_HOSTS = {"api.openai.com": "openai", "api.anthropic.com": "anthropic"}
 
 _DEFINITION = "app.provider(...)"
 
@@ -38,6 +38,9 @@ def check_providers(
             f"{table} is about a provider that the app does not define (from {source}); "
             f"{nearest_known(name, providers, 'app.provider(...)')}."
         )
+    for provider in providers.values():
+        found = loaded.settings.providers.get(provider.name, ProviderSettings())
+        _check_credentials(provider, found)
     for task in tasks.values():
         for endpoint in task.endpoints:
             name = endpoint.resource.provider
@@ -46,6 +49,21 @@ def check_providers(
                     f"Task {task.name!r} uses the provider {name!r}, which the app does not "
                     f"define; {nearest_known(name, providers, 'app.provider(...)')}."
                 )
+
+
+def _check_credentials(provider: Provider, said: ProviderSettings) -> None:
+    """Refuse a key of which nobody knows how, or to whom, it is sent."""
+    name, options = provider.name, provider.options
+    if options.api_key is not None and dialect_of(said) is None:
+        raise UsageError(
+            f"api_key of provider {name!r} needs api='openai' or api='anthropic', which says how "
+            "it is sent; for another service write headers={'NAME': Secret.env('KEY')}."
+        )
+    if (options.api_key is not None or options.headers) and said.base_url is None:
+        raise UsageError(
+            f"The key and the headers of provider {name!r} are sent to its base_url only; write "
+            "base_url='https://…' as well."
+        )
 
 
 def provider_policies(
@@ -58,11 +76,22 @@ def provider_policies(
 
 
 def idempotency_header(said: ProviderSettings) -> str | None:
-    """Under which header a provider knows a call again; None: it does not, as far as we know."""
+    """Under which header a provider knows a call again; "": none, None: as its client says."""
     if said.idempotency_header is not None:
-        return said.idempotency_header or None
-    host = urlsplit(said.base_url or "").hostname
-    return IDEMPOTENCY_HEADER if host in IDEMPOTENT_HOSTS else None
+        return said.idempotency_header
+    return None if dialect_of(said) is None else IDEMPOTENCY_HEADER
+
+
+def account_errors(said: ProviderSettings) -> bool | None:
+    """Whether 401, 402 and 403 are about the account; None: of requests that an SDK makes."""
+    if said.account_errors is not None:
+        return said.account_errors
+    return None if dialect_of(said) is None else True
+
+
+def dialect_of(said: ProviderSettings) -> str | None:
+    """The dialect that a provider speaks; None: plain HTTP."""
+    return said.api or DIALECT_HOSTS.get(urlsplit(said.base_url or "").hostname or "")
 
 
 def unserved_tasks(

@@ -258,7 +258,8 @@ class _Section(BaseModel):
 class RuntimeSettings(_Section):
     """`[runtime]`: one worker process."""
 
-    async_slots: Count = 256  # running tasks on the loop
+    slots: Count | None = None  # running tasks of all kinds together
+    async_slots: Count = 256  # running tasks on the loop; as many as `slots`, if that alone is set
     thread_slots: Count = 32  # running tasks in threads
     #: running tasks in processes of their own
     process_slots: Count = Field(default_factory=available_cores)
@@ -267,6 +268,14 @@ class RuntimeSettings(_Section):
     grace_seconds: SecondsOrZero = 25.0  # for running tasks, when stopping
     statistics_seconds: SecondsOrZero = 60.0  # between two lines of statistics; 0: none
     preflight_timeout: Seconds = 60.0  # of a preflight, with all its tries
+
+    def slots_by_kind(self) -> dict[str, int]:
+        """How many tasks of each kind may run at once; of all kinds together at most `slots`."""
+        most, on_loop = self.slots, self.async_slots
+        if most is not None and "async_slots" not in self.model_fields_set:
+            on_loop = most
+        counts = {"async": on_loop, "thread": self.thread_slots, "process": self.process_slots}
+        return {kind: count if most is None else min(count, most) for kind, count in counts.items()}
 
     @model_validator(mode="after")
     def _beats_fit_into_a_lease(self) -> Self:
@@ -315,6 +324,8 @@ class ProviderSettings(_Section):
     """`[providers.NAME]`: one rate-limited service; its caps hold over all its models."""
 
     base_url: BaseUrl | None = None  # what the paths of requests are added to
+    api: Literal["openai", "anthropic"] | None = None  # its dialect; None: as known of the host
+    account_errors: Truth | None = None  # 401, 402, 403 are about the account; None: by dialect
     algorithm: Literal["adaptive", "aimd"] = "adaptive"  # what finds the limit
     max_parallel: Count | None = None
     rpm: Rate | None = None
@@ -327,6 +338,7 @@ class ProviderSettings(_Section):
     paid: Truth = False  # its calls cost money: each is journaled, an answer is bought once
     in_doubt: Literal["resend", "hold"] = "resend"  # a paid call of which nobody knows the end
     idempotency_header: Header | None = None  # None: as known of the host; "": none
+    redirects: Literal["same-origin", "none", "any"] = "same-origin"  # those that are followed
     reply_deadline_seconds: Seconds = 600.0  # from the permit to the end of the reply's body
     reply_body_bytes_max: Bytes = 64 * 1024 * 1024  # of a body, on the wire and decoded
     reply_header_bytes_max: Bytes = 128 * 1024  # of all headers of a reply
@@ -340,9 +352,11 @@ class SpanBudget(_Section):
     tokens: Tokens | None = None  # of prompts and answers
 
 
-class ScopeBudget(SpanBudget):
-    """What one run may spend, and inside `day` what all runs of one day of UTC may."""
+class ScopeBudget(_Section):
+    """What may be spent over restarts, in one run, and in all runs of one day of UTC."""
 
+    total: SpanBudget = Field(default_factory=SpanBudget)
+    run: SpanBudget = Field(default_factory=SpanBudget)
     day: SpanBudget = Field(default_factory=SpanBudget)
 
 
@@ -352,7 +366,6 @@ class BudgetSettings(ScopeBudget):
     provider: dict[ProviderName, ScopeBudget] = Field(default_factory=dict)
     model: dict[ModelOfProvider, ScopeBudget] = Field(default_factory=dict)  # PROVIDER/MODEL
     task: dict[Name, ScopeBudget] = Field(default_factory=dict)
-    table: dict[Name, ScopeBudget] = Field(default_factory=dict)
 
 
 class Settings(_Section):

@@ -23,7 +23,6 @@ from penstock.config.load import (
 )
 from penstock.config.settings import ProviderSettings, Settings, micros_of
 from penstock.definitions.provider import Provider
-from penstock.definitions.task import ASYNC, PROCESS, THREAD
 from penstock.model.run import CapacityFact, CapacityValue, missing
 from penstock.model.spending import format_usd
 from penstock.redaction.secrets import REDACTED, redacted
@@ -132,13 +131,15 @@ def configured_capacity(
 ) -> dict[str, CapacityValue]:
     """The values of a capacity plan that are known at the start of a run."""
     runtime = settings.runtime
-    slots = {ASYNC: runtime.async_slots, THREAD: runtime.thread_slots}
-    slots[PROCESS] = runtime.process_slots
+    slots = runtime.slots_by_kind()
     names = [f"runtime.{kind}_slots" for kind in slots]
+    in_all = CapacityValue(sum(slots.values()), " + ".join(names))
+    if runtime.slots is not None and runtime.slots < sum(slots.values()):
+        in_all = _said(runtime.slots, "runtime.slots", sources)
     found: dict[str, CapacityValue] = {
         "buffer_size": missing(NO_TABLES),
         "row_group_concurrency": missing(NO_TABLES),
-        "submission_capacity": CapacityValue(sum(slots.values()), " + ".join(names)),
+        "submission_capacity": in_all,
     }
     for (kind, count), name in zip(slots.items(), names, strict=True):
         found[f"resource_limits.{kind}"] = _said(count, name, sources)

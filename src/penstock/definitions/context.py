@@ -6,16 +6,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from penstock.clock import Duration, to_datetime
 from penstock.definitions.provider import Admission, Provider
 from penstock.definitions.request import Enqueued, JobRequest, to_new_job
-from penstock.errors import StrictJsonError, UnknownPreflight, UsageError
+from penstock.errors import BadAnswer, StrictJsonError, UnknownPreflight, UsageError
 from penstock.model import strict_json
 from penstock.model.job import BATCH_JOBS_MAX, Edge, JobKind, NewJob, kind_of_name
+from penstock.model.journal import call_of
 from penstock.model.schedule import CURSOR_BYTES_MAX
 
 _NOTHING: Mapping[str, str] = {}
@@ -147,6 +148,28 @@ class Context:
             )
         return provider.clients.admit(model, domain, tokens)
 
+    def reject(self, reply: object = None, reason: str = "") -> NoReturn:
+        """Say that an answer of a paid provider is bad: the next attempt buys it anew.
+
+        It ends this attempt, as any exception of a task does: charged. A bug buys nothing again.
+
+        Args:
+            reply: the one that is bad, as a client of the provider gave it; else the last one.
+            reason: what is wrong with it, for people; not the answer itself.
+
+        Raises:
+            BadAnswer: always.
+        """
+        call = None if reply is None else call_of(reply)
+        if reply is not None and call is None:
+            raise UsageError(
+                f"ctx.reject takes a reply of a paid provider, as its client gave it, and not a "
+                f"{type(reply).__name__}; without one it rejects the answer that came last."
+            )
+        bad = BadAnswer(reason)
+        bad.call = call
+        raise bad
+
     def enqueue(
         self,
         request: JobRequest[Any],
@@ -242,19 +265,24 @@ class TickContext(Context):
         _ = self.cursor
         self._cursor = value
 
-    def changed_cursor(self) -> str | None:
-        """The cursor to keep with this tick, as strict JSON text; None if it has not changed."""
+    def changed_cursor(self, *, at_once: bool = False) -> str | None:
+        """The cursor to keep with this tick, as strict JSON text; None if it has not changed.
+
+        With `at_once` NotPlain, if code of its classes would have to be run.
+        """
         if self._cursor is _UNREAD:
             return None
         if self._cursor is None and self._cursor_text is None:
             return None
-        text = self._written(self._cursor)
+        text = self._written(self._cursor, at_once=at_once)
         return None if text == self._cursor_text else text
 
-    def _written(self, value: object) -> str:
+    def _written(self, value: object, *, at_once: bool = False) -> str:
         try:
-            return strict_json.dumps(value, limit_bytes=CURSOR_BYTES_MAX)
+            return strict_json.dumps(value, limit_bytes=CURSOR_BYTES_MAX, at_once=at_once)
         except StrictJsonError as error:
+            if at_once and isinstance(error, strict_json.NotPlain):
+                raise
             where = "" if error.path == "$" else f" (at {error.path[2:]!r})"
             raise UsageError(
                 f"The cursor of {self.job.key!r} must be a JSON value of at most "

@@ -21,15 +21,18 @@ from penstock.errors import ProviderNotAvailableHere, UsageError
 from penstock.model.provider import (
     ALGORITHMS,
     ANY,
+    DIALECTS,
     IN_DOUBT,
     RATE_MAX,
     RATE_MIN,
+    REDIRECTS,
     Endpoint,
     RequestResourceKey,
     base_url_problem,
     header_problem,
 )
 from penstock.model.request import ReplyClassifier
+from penstock.redaction.secrets import Secret
 
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
 
@@ -53,6 +56,10 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an author may say about a provider; None means: nothing, or as configured."""
 
     base_url: str | None = None
+    api: str | None = None
+    api_key: Secret | None = None  # code, as all that follows a key: no file can say it
+    headers: Mapping[str, str | Secret] = {}
+    account_errors: bool | None = None
     max_parallel: int | None = None
     rpm: float | None = None
     tpm: float | None = None
@@ -60,6 +67,7 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
     paid: bool | None = None
     in_doubt: str | None = None
     idempotency_header: str | None = None
+    redirects: str | None = None
     reply_deadline_seconds: float | None = None
     reply_body_bytes_max: int | None = None
     reply_header_bytes_max: int | None = None
@@ -71,7 +79,7 @@ class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True):
         said = {
             name: getattr(self, name)
             for name in self.__struct_fields__
-            if name not in ("models", "classify")
+            if name not in ("models", "classify", "api_key", "headers")
         }
         return {**said, "models": {name: _table(model) for name, model in self.models.items()}}
 
@@ -141,6 +149,7 @@ class Provider:
         if "/" in name:
             raise UsageError(f"The name of provider {name!r} cannot hold a '/'.")
         _check(f"provider {name!r}", options)
+        _check_credentials(name, options)
         self.name = name
         self.options = options
         self._clients: ProviderClients | None = None
@@ -273,10 +282,29 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("reply_body_bytes_max", _is_count, "a whole number above 0"),
     ("reply_header_bytes_max", _is_count, "a whole number above 0"),
     ("classify", callable, "a function of a ReplyFacts"),
+    ("api", DIALECTS.__contains__, " or ".join(map(repr, DIALECTS))),
+    ("account_errors", lambda said: type(said) is bool, "True or False"),
     ("algorithm", ALGORITHMS.__contains__, " or ".join(map(repr, ALGORITHMS))),
     ("paid", lambda paid: type(paid) is bool, "True or False"),
     ("in_doubt", IN_DOUBT.__contains__, " or ".join(map(repr, IN_DOUBT))),
+    ("redirects", REDIRECTS.__contains__, " or ".join(map(repr, REDIRECTS))),
 )
+
+
+def _check_credentials(name: str, options: ProviderOptions) -> None:
+    """Refuse what is no secret; what was given instead is not quoted."""
+    if options.api_key is not None and not isinstance(options.api_key, Secret):
+        raise UsageError(
+            f"api_key of provider {name!r} is a penstock.Secret: write Secret.env('NAME') or "
+            "Secret.file('PATH'), and keep the key itself out of the code."
+        )
+    for header, value in options.headers.items():
+        problem = header_problem(header or None)
+        if problem is not None or not isinstance(value, str | Secret):
+            raise UsageError(
+                f"headers of provider {name!r} is a mapping of names to texts or secrets, got "
+                f"{header!r:.100}."
+            )
 
 
 def _check(about: str, options: ProviderOptions | ModelOptions) -> None:

@@ -85,7 +85,7 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
         group = request.partition or request.task
     if group is not request.task:
         check_name("group", group)
-    if not isinstance(request.priority, int):
+    if type(request.priority) is not int:  # a bool is one of Python's ints, and no server's
         raise UsageError(f"A priority is a whole number, got {request.priority!r}.")
     if not -PRIORITY_MAX <= request.priority <= PRIORITY_MAX:
         raise UsageError(f"A priority lies within ±{PRIORITY_MAX}; got {request.priority}.")

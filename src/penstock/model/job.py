@@ -143,7 +143,7 @@ class ErrorCategory(StrEnum):
 
     OWN = "own"  # the task; charged
     TIMEOUT = "timeout"  # the task ran past its limit; charged
-    CRASHED = "crashed"  # its worker died while it ran alone
+    CRASHED = "crashed"  # its worker died while it ran alone; a poison job ends with it
     NODE = "node"  # the transport; not charged
     SERVICE = "service"  # the other side, which asks for patience; not charged
 
@@ -201,7 +201,7 @@ class LeasedJob(msgspec.Struct, array_like=True, gc=False):
     level: int | None = None
     limited: bool = False  # its lane has limit keys
     kind: JobKind = JobKind.JOB
-    solo: bool = False  # a suspect: it must run alone
+    cell: int | None = None  # a suspect's: it runs with those of its cell only, in 0 alone
     brought: Any = None  # what its worker has read for it: a cursor, slices; no store sets it
 
 
@@ -212,6 +212,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     task: str
     kind: JobKind = JobKind.JOB
+    app: str = ""  # that it belongs to
     group: str
     partition: str | None
     limit_keys: tuple[str, ...]

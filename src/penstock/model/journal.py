@@ -22,6 +22,18 @@ class CallKey(NamedTuple):
     ordinal: int  # among equal calls of one attempt, from 0
 
 
+#: Where a reply of httpx2 or httpx says which call it answers, among its extensions.
+CALL = "penstock_call"
+
+
+def call_of(reply: object) -> CallKey | None:
+    """The paid call that a reply, or what an SDK makes of it, answers; None: nobody can tell."""
+    reply = getattr(reply, "http_response", reply)  # raw responses of SDKs
+    found = getattr(reply, "extensions", None)
+    key = found.get(CALL) if isinstance(found, dict) else None
+    return key if isinstance(key, CallKey) else None
+
+
 class CallRef(NamedTuple):
     """A call, and the lease under which something is said about it: a greater one wins."""
 
@@ -34,7 +46,7 @@ class CallState(StrEnum):
 
     OPEN = "open"  # it began; if nobody has it in hand any more, it is in doubt
     ANSWERED = "answered"  # its answer is here
-    SPOILED = "spoiled"  # answered, and bought anew: the task failed by it, or it could not be kept
+    SPOILED = "spoiled"  # answered, and bought anew: it is bad, or could not be read or kept
     HELD = "held"  # in doubt, and a person must look before it is sent again
     CLOSED = "closed"  # it ended without an answer, and nothing was bought
 
@@ -50,6 +62,7 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     model: str
     reserved: Amount  # the most that it is expected to cost
     resent: int = 0  # how often it was sent though its end was in doubt, this time included
+    app: str = ""  # whose budgets it counts in
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +95,8 @@ class CallRecord(msgspec.Struct, frozen=True, gc=False):
     reused: int = 0
     resent: int = 0  # times that it was sent again because its end was in doubt
     estimated: int = 0  # times that its cost was not told wholly
+    doubts: int = 0  # earlier sends of it whose fate is unknown
+    doubt: Amount = Amount()  # what those were estimated at; it stays counted
 
 
 class IntentVerdict(msgspec.Struct, frozen=True, gc=False):
@@ -98,7 +113,8 @@ class CallFigures(msgspec.Struct, frozen=True, gc=False):
 
     bought: int = 0
     reused: int = 0
-    in_doubt: int = 0
+    in_doubt: int = 0  # sends whose fate is unknown
     spent: Amount = Amount()
     resent: int = 0  # sent again because their end was in doubt: some may be paid twice
     estimated: int = 0  # of those bought, how many did not tell all that they cost
+    doubt: Amount = Amount()  # what the sends in doubt were estimated at

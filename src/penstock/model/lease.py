@@ -134,7 +134,8 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     limit: int
     caps: Caps
-    solo: bool = False  # only a suspect, one
+    quarantine: bool = False  # only suspects, of one cell
+    cell: int = 0  # of this one; 0: of the first that nobody runs
     weights: Mapping[str, int] = {}  # of tasks that weigh more than 1: groups share by weight
 
 
@@ -153,7 +154,7 @@ class LeaseBatch(msgspec.Struct, frozen=True, kw_only=True):
     next_due_at: int | None = None  # when the next delayed job falls due
     blocked: tuple[BlockedKey, ...] = ()
     more: bool = False  # another call would find work now
-    suspects: int = 0  # jobs that wait to run alone
+    suspects: int = 0  # jobs that wait to run in quarantine
     paused: bool = False
 
 

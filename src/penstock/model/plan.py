@@ -130,7 +130,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[JobResult, ...] = ()  # because of those
     fresh: int = 0  # slices that were up to date before
     stopped: bool = False  # before its end: the same request goes on where it was
-    over_budget: str | None = None  # which budget has stopped it
+    over_budget: str | None = None  # which budget, or closed account, has stopped it
 
     @property
     def ok(self) -> bool:

@@ -18,6 +18,13 @@ RATE_MIN, RATE_MAX = 1e-9, 1e12  # per minute; what is beyond is a slip of the p
 #: What becomes of a call that began and of which nobody knows the end.
 IN_DOUBT = ("resend", "hold")
 
+#: The languages of APIs: how a key is sent, and what a reply says about the account.
+DIALECTS = ("openai", "anthropic")
+IDEMPOTENCY_HEADER = "Idempotency-Key"  # of both
+
+#: Which redirects are followed.
+REDIRECTS = ("same-origin", "none", "any")
+
 _HEADER = re.compile("[A-Za-z][A-Za-z0-9-]{0,99}")
 
 
@@ -44,6 +51,7 @@ class SeveralResources(NamedTuple):
     """What a task asks for that calls more than one service: it needs room at each of them."""
 
     resources: tuple[RequestResourceKey, ...]  # sorted
+    learned: bool = False  # nobody said so: it is what attempts of the task have called
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -52,6 +60,29 @@ class Endpoint(msgspec.Struct, frozen=True):
     resource: RequestResourceKey
     alias: str = ""  # what the user calls it
     cap: int | None = None  # requests at once that were declared under this alias
+
+
+class ClosedAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider whose key is dead or whose account is empty."""
+
+    provider: str
+    reason: str  # what it answered, redacted, or why its key cannot be read
+    since_at: int
+    probe_at: int  # when a request may probe it
+    probes: int = 0  # that found it closed
+    tasks: tuple[str, ...] = ()  # that wait for it
+
+    @property
+    def cause(self) -> str:
+        return f"The account of provider {self.provider!r} is closed ({self.reason})."
+
+    @property
+    def sentence(self) -> str:
+        """Which account, what the provider wrote, and what is to be done."""
+        return (
+            f"{self.cause[:-1]}: replace its key or fill the account, then run the same command "
+            "again; its jobs wait, uncharged."
+        )
 
 
 def gate_name(resource: object) -> str:

@@ -15,25 +15,30 @@ from penstock.model.provider import ProviderModelKey, RequestResourceKey
 
 
 class RequestOutcome(StrEnum):
-    """How an attempt ended. The last three are our own doing and never change a limit."""
+    """How an attempt ended. The last four never change a limit; three are our own doing."""
 
     SUCCESS = "success"
     RATE_LIMITED = "rate_limited"  # 429, or 503 with Retry-After
     PROVIDER_FAILURE = "provider_failure"  # 5xx, a reset connection, an unreadable body
     PROVIDER_TIMEOUT = "provider_timeout"
+    ACCOUNT_CLOSED = "account_closed"  # a dead key, an empty account: not about this request
     LOCAL_CANCELLED = "local_cancelled"
     LOCAL_TIMEOUT = "local_timeout"
     UNEXPECTED_EXCEPTION = "unexpected_exception"
 
 
-#: Our own doing: they free capacity and change no limit.
+#: Outcomes that free capacity and change no limit: our own doing, or about the account.
 LOCAL_OUTCOMES = frozenset(
     {
+        RequestOutcome.ACCOUNT_CLOSED,
         RequestOutcome.LOCAL_CANCELLED,
         RequestOutcome.LOCAL_TIMEOUT,
         RequestOutcome.UNEXPECTED_EXCEPTION,
     }
 )
+
+
+_REFUSALS = frozenset({RequestOutcome.RATE_LIMITED, RequestOutcome.ACCOUNT_CLOSED})
 
 
 class Quota(StrEnum):
@@ -62,12 +67,14 @@ class RequestReleaseOutcome(msgspec.Struct, frozen=True, gc=False):
     tokens_used: int | None = None  # as the reply counts them
     was_sent: bool = True  # False: it never left, so nobody has counted it
     is_error: bool = False  # its status is 400 or more: whoever counts costs counts nothing
+    status: int = 0  # of a reply about the account
+    said: str = ""  # what the provider wrote then, redacted
 
     def tokens_of(self, reserved: float) -> float:
         """What was used of so many; without a count all of them, unless it was not served."""
         if self.tokens_used is not None:
             return float(self.tokens_used)
-        is_unserved = not self.was_sent or self.outcome is RequestOutcome.RATE_LIMITED
+        is_unserved = not self.was_sent or self.outcome in _REFUSALS
         return 0.0 if is_unserved else reserved
 
     def tokens_served(self, estimate: int | None) -> int:

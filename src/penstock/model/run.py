@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.model.job import WorkerId
+from penstock.model.provider import ClosedAccount
 from penstock.model.spending import BudgetStop
 
 RUN_BYTES_MAX = 64 * 1024  # of a document
@@ -71,7 +72,7 @@ class LimitKind(StrEnum):
     DEPENDENCIES = "dependencies"  # jobs wait for others to end
     DELAYS = "delays"  # jobs are for later, or to be tried again
     ELSEWHERE = "elsewhere"  # other workers hold what is left
-    SUSPECTS = "suspects"  # jobs that may have killed a worker run alone
+    SUSPECTS = "suspects"  # jobs that may have killed a worker run in quarantine
     LOST = "lost"  # workers that no longer answer hold what is left, until their leases end
     PAUSED = "paused"  # by an operator
     STORE = "store"  # a lease call or an acknowledgement is on its way
@@ -135,6 +136,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
     place: int | None = None  # which of the run's workers it is; who replaces it has the same
     solo: bool = False  # it ran suspects only
     stops: tuple[BudgetStop, ...] = ()  # budgets that ended it before its work was done
+    closed_accounts: tuple[ClosedAccount, ...] = ()  # accounts that did
     causes: tuple[CauseTime, ...] = ()  # one at each instant: they add up to its time
     doing: tuple[ActivityTime, ...] = ()
     ended: int = 0  # attempts whose ends are durable

@@ -42,16 +42,21 @@ def format_usd(micros: int) -> str:
 class Period(StrEnum):
     """The span of time over which a sum is counted."""
 
+    TOTAL = "total"  # over restarts, until it is reset
     RUN = "run"  # from one start to its end
     DAY = "day"  # of UTC
 
 
-class Account(NamedTuple):
-    """One sum: whose, and of which run or day."""
+TOTAL_SPAN = "total"  # the span of sums that begin at no start and on no day
 
-    scope: str  # `all`, `provider:NAME`, `model:PROVIDER/MODEL`, `task:NAME`, `table:NAME`
+
+class Account(NamedTuple):
+    """One sum: whose, of which run or day, and of which app."""
+
+    scope: str  # `all`, `provider:NAME`, `model:PROVIDER/MODEL`, `task:NAME`
     period: Period
-    span: str  # a run id, or a day as 2026-11-16
+    span: str  # a run id, a day as 2026-11-16, or `total`
+    app: str = ""  # empty: of calls before apps were told apart
 
 
 def utc_day(micros: int) -> str:
@@ -65,13 +70,20 @@ def scopes_of(task: str, provider: str, model: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1_024)
-def accounts_of(run_id: str, day: str, task: str, provider: str, model: str) -> tuple[Account, ...]:
+def accounts_of(
+    run_id: str, day: str, task: str, provider: str, model: str, app: str = ""
+) -> tuple[Account, ...]:
     """The sums that a call is part of."""
     return tuple(
-        Account(scope, period, span)
+        Account(scope, period, span_of(period, run_id, day), app)
         for scope in scopes_of(task, provider, model)
-        for period, span in ((Period.RUN, run_id), (Period.DAY, day))
+        for period in Period
     )
+
+
+def span_of(period: Period, run_id: str, day: str) -> str:
+    """Which run or day a period is about, if any."""
+    return {Period.TOTAL: TOTAL_SPAN, Period.RUN: run_id, Period.DAY: day}[period]
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):
@@ -79,11 +91,12 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
 
     account: Account
     spent: Amount  # settled by what replies said
-    reserved: Amount  # estimates of calls that have begun and not ended, those in doubt included
+    reserved: Amount  # estimates of calls in flight
     bought: int = 0  # answers that were paid for
     reused: int = 0  # answers that came from the journal
     resent: int = 0  # calls in doubt that were sent again
     estimated: int = 0  # of those bought, how many did not tell all that they cost
+    in_doubt: Amount = Amount()  # estimates of sends whose fate is unknown: they may be billed
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False):
@@ -98,14 +111,14 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What people call it: `budget`, `budget.day`, `budget.model."openai/gpt-5"`."""
+        """What people call it: `budget.total`, `budget.day`, `budget.model."ai/gpt-5".run`."""
         kind, _, rest = self.scope.partition(":")
         words = ["budget", *([kind, _key(rest)] if rest else [])]
-        return ".".join([*words, "day"] if self.period is Period.DAY else words)
+        return ".".join([*words, self.period.value])
 
     def span(self, run_id: str, day: str) -> str:
-        """Which run or day it is about."""
-        return run_id if self.period is Period.RUN else day
+        """Which run or day it is about, if any."""
+        return span_of(self.period, run_id, day)
 
     def format_amount(self, amount: Amount) -> str:
         """Of an amount what this budget counts: `$1.50 and 20,000 tokens`."""
@@ -125,7 +138,7 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
     def settings(self) -> str:
         """The settings that say it, as they stand where they were said.
 
-        `budget.day.usd = 50 in penstock.toml`, `PENSTOCK_BUDGET__USD=2 in the environment`.
+        `budget.day.usd = 50 in penstock.toml`, `PENSTOCK_BUDGET__RUN__USD=2 in the environment`.
         """
         said = []
         if self.micros is not None:
@@ -198,7 +211,8 @@ class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
     span: str  # the run or the day that it was about
     tasks: tuple[str, ...]  # that wait for it
     spent: Amount | None = None  # None: the store could not tell
-    reserved: Amount = Amount()  # by calls of which nobody knows the end
+    reserved: Amount = Amount()  # by calls in flight, of other runs
+    in_doubt: Amount = Amount()  # of sends whose fate is unknown
 
     @property
     def budget(self) -> str:
@@ -209,7 +223,8 @@ class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """`[budget.day] of $50.00 a day`; of what was enough nothing is said."""
         short = self.refusal.short
-        return f"[{self.budget}] of {short.format_amount(short.cap)} a {short.period.value}"
+        per = {Period.TOTAL: "in all", Period.RUN: "a run", Period.DAY: "a day"}[short.period]
+        return f"[{self.budget}] of {short.format_amount(short.cap)} {per}"
 
     @property
     def numbers(self) -> str:
@@ -217,8 +232,9 @@ class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
         short, words = self.refusal.short, []
         if self.spent is not None:
             words.append(f"{short.format_amount(self.spent)} spent")
-            if short.format_amount(self.reserved) != short.format_amount(Amount()):
-                words.append(f"{short.format_amount(self.reserved)} reserved by calls in doubt")
+            for amount, name in ((self.reserved, "reserved"), (self.in_doubt, "in doubt")):
+                if short.format_amount(amount) != short.format_amount(Amount()):
+                    words.append(f"{short.format_amount(amount)} {name}")
         needs = f"a call of {self.refusal.where} may need {short.format_amount(self.refusal.asked)}"
         return ", ".join([*words, f"and {needs}"] if words else [needs])
 
@@ -231,8 +247,11 @@ class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
                 f"The price of {refusal.where} is not known, and [{self.budget}] counts dollars: "
                 f"set {refusal.price_setting} of penstock.toml, then run the same command again."
             )
-        a_day = refusal.budget.period is Period.DAY
-        anew = "it opens again at midnight UTC" if a_day else "a new run counts from zero"
+        anew = {
+            Period.TOTAL: "what was spent stays counted until 'penstock budget reset'",
+            Period.RUN: "a new run counts from zero",
+            Period.DAY: "it opens again at midnight UTC",
+        }[refusal.budget.period]
         return (
             f"The budget {self.title} is used up ({self.numbers}): raise {refusal.short.settings}, "
             f"then run the same command again; {anew}."

@@ -35,7 +35,7 @@ class _Twice(dict[str, Any]):
     key = ""
 
 
-class _NotPlain(StrictJsonError):
+class NotPlain(StrictJsonError):
     """A value of another type, which may still become plain: a dataclass, a date, an enum."""
 
 
@@ -69,7 +69,7 @@ def check(value: object, *, limit_bytes: int | None = None) -> None:
             for name, inner in item.items():  # type: ignore[attr-defined]
                 if type(name) is not str:
                     problem = f"a key of type {type(name).__name__}, not str"
-                    raise _NotPlain(_written(way), problem)
+                    raise NotPlain(_written(way), problem)
                 _check_text(name, way)
                 todo.append((inner, (way, name), depth + 1))
         elif kind is list or kind is tuple:
@@ -79,7 +79,7 @@ def check(value: object, *, limit_bytes: int | None = None) -> None:
                 todo.append((inner, (way, index), depth + 1))
         else:
             problem = f"a value of type {kind.__name__}, which JSON does not have"
-            raise _NotPlain(_written(way), problem)
+            raise NotPlain(_written(way), problem)
         seen += 1
         if limit_bytes is not None and seen + len(todo) > limit_bytes:  # each has a byte at least
             raise StrictJsonError("$", f"more than {limit_bytes:,} bytes, the most that are kept")
@@ -150,13 +150,20 @@ def _unknown(value: object) -> object:
     raise StrictJsonError("$", f"a value of type {type(value).__name__}, which JSON does not have")
 
 
-def dumps(value: object, *, limit_bytes: int, deterministic: bool = False) -> str:
-    """Turn a value into strict JSON text, or say where it is not."""
+def dumps(
+    value: object, *, limit_bytes: int, deterministic: bool = False, at_once: bool = False
+) -> str:
+    """Turn a value into strict JSON text, or say where it is not.
+
+    With `at_once` no code of its classes is run, which may block: NotPlain, if that would have to.
+    """
     if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:
         return str(value)
     try:
         check(value, limit_bytes=limit_bytes)
-    except _NotPlain:
+    except NotPlain:
+        if at_once:
+            raise
         value = _made_plain(value)
         _check_plain(value, limit_bytes)
     text = (_sorting_encoder if deterministic else _encoder).encode(value)
@@ -168,7 +175,7 @@ def dumps(value: object, *, limit_bytes: int, deterministic: bool = False) -> st
 def _check_plain(value: object, limit_bytes: int) -> None:
     try:
         check(value, limit_bytes=limit_bytes)
-    except _NotPlain as final:
+    except NotPlain as final:
         raise StrictJsonError(final.path, final.problem) from None
 
 

@@ -123,7 +123,7 @@ class SchedulingMetadata(msgspec.Struct, frozen=True):
         _check_weight(self.identity, self.weight)
 
     @staticmethod
-    def local(name: str, weight: int = 1) -> SchedulingMetadata:
+    def local(name: str = "default", weight: int = 1) -> SchedulingMetadata:
         """Work of this machine."""
         return SchedulingMetadata("local", ("local", name), weight)
 

@@ -79,6 +79,32 @@ class JobContext(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[HeldKey, ...]  # one for each limit key of the job
 
 
+class Moved(msgspec.Struct, frozen=True):
+    """What one slice gave to another app."""
+
+    count: int  # jobs
+    more: bool  # another call goes on
+    last: JobId  # where it begins
+
+
+class AppView(msgspec.Struct, frozen=True, kw_only=True):
+    """One app that has signed on to a store; without a name: what no app has taken over."""
+
+    name: str
+    tasks: dict[str, dict[JobState, int]]  # its jobs; units of schedules are none
+    workers: int  # that are alive
+    seen_at: int | None  # when it signed on last
+
+    @property
+    def states(self) -> dict[JobState, int]:
+        """Its jobs by state."""
+        counts = dict.fromkeys(JobState, 0)
+        for states in self.tasks.values():
+            for state, count in states.items():
+                counts[state] += count
+        return counts
+
+
 class EnqueueReport(msgspec.Struct, frozen=True):
     """What became of a batch, by key."""
 
@@ -160,6 +186,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     plans: tuple[PlanRow, ...] = ()  # of builds that have not ended
     locks: tuple[LockView, ...] = ()  # of datasets
     datasets: int = 0  # that have committed slices
+    apps: tuple[AppView, ...] = ()  # that share the store
 
 
 class Progress(msgspec.Struct, frozen=True):

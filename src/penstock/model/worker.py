@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobRef
-from penstock.model.provider import ProviderModelKey
+from penstock.model.provider import ClosedAccount, ProviderModelKey
 from penstock.model.spending import BudgetRefusal
 from penstock.model.views import WorkerView
 
@@ -103,9 +103,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     captured_at: int
     process: str = ""  # its mark: whoever is on the same machine can see whether it is gone
+    supervisor: str = ""  # the mark of the process that reports its death; none: nobody does
     lease_ttl_seconds: float = 0.0  # that every renewal gives it
     beat_seconds: float = 0.0  # between two renewals
-    solo: bool = False  # it runs one job after the other, those that may have killed a worker
+    solo: bool = False  # it runs only jobs that may have killed a worker, one cell after the other
     place: int | None = None  # which of its run's workers it is; who replaces it has the same
     stopping: bool = False
     slots: dict[str, SlotUse] = {}  # by resource
@@ -120,6 +121,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     held_back: dict[str, str] = {}  # task → the provider that could not serve it now
     full_limits: dict[str, int] = {}  # keyed limits that held jobs back lately → what they allow
     over_budget: dict[str, BudgetRefusal] = {}  # task → the budget that holds it back in this run
+    closed_accounts: tuple[ClosedAccount, ...] = ()  # with the tasks that wait for them
 
     def same(self, other: WorkerStatus) -> bool:
         """Whether nothing in it is new but its time."""
@@ -208,6 +210,7 @@ def _bounded(whole: WorkerStatus | LeaseReport, status: WorkerStatus) -> str:
             held_back={},
             full_limits={},
             over_budget={},
+            closed_accounts=(),
         )
         text = msgspec.json.encode(
             small
@@ -270,6 +273,19 @@ def responsive_workers(
 ) -> list[WorkerView]:
     """Without those that no longer respond."""
     return [view for view in views if find_unresponsive(view, is_gone) is None]
+
+
+def is_abandoned(view: WorkerView, is_gone: Callable[[str], bool]) -> bool:
+    """Whether a worker is certainly gone, and so is whoever would report it."""
+    status = read_status(view.status)
+    if status is None or not status.process:
+        return False
+    return is_gone(status.process) and (not status.supervisor or is_gone(status.supervisor))
+
+
+def living_workers(views: Iterable[WorkerView], is_gone: Callable[[str], bool]) -> list[WorkerView]:
+    """Those whose lease goes on and that may still act: no one that is only silent is left out."""
+    return [view for view in views if view.alive and not is_abandoned(view, is_gone)]
 
 
 class Question(msgspec.Struct, frozen=True):

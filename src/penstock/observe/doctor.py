@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,8 +15,17 @@ from penstock.model.job import PREFLIGHT, START, STEP, TERMINAL, JobState
 from penstock.model.journal import CallFigures
 from penstock.model.plan import LockView, PlanState
 from penstock.model.schedule import PreflightResult, UnitView
-from penstock.model.views import Finding, QueueFacts, healthy, problem
-from penstock.observe.phrases import SAME_BUILD, counted, rebuild_command, some
+from penstock.model.views import (
+    AppView,
+    Finding,
+    QueueFacts,
+    Stats,
+    WorkerView,
+    healthy,
+    problem,
+)
+from penstock.model.worker import UnresponsiveWorker, read_status, unresponsive_workers
+from penstock.observe.phrases import SAME_BUILD, command, counted, rebuild_command, some
 
 PYTHON_MIN = (3, 11)
 PLACES_SHOWN = 3
@@ -139,14 +148,31 @@ def _is_zero(value: ast.expr | None) -> bool:
     return value is not None and (not isinstance(value, ast.Constant) or value.value == 0)
 
 
-def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> Iterator[Finding]:
-    """One finding per check; `known_tasks` is None if the app could not be read."""
-    yield _workers(facts)
-    yield _waiting(facts)
+def queue_findings(
+    facts: QueueFacts,
+    known_tasks: Collection[str] | None,
+    gone: Callable[[str], bool],
+    app: str | None = None,
+) -> Iterator[Finding]:
+    """One finding per check.
+
+    Args:
+        facts: of the queue.
+        known_tasks: of the app; None if it could not be read.
+        gone: whether the process with a mark has certainly ended.
+        app: its name.
+    """
+    silent = unresponsive_workers(facts.workers, gone)
+    alive = [worker for worker in facts.workers if worker.alive and worker.id not in silent]
+    yield _workers(facts, alive, silent.values())
+    yield _waiting(facts.stats, len(alive))
     if known_tasks is not None:
-        yield _tasks(facts, known_tasks)
+        yield _tasks(facts, known_tasks, app)
+    if len(facts.apps) > 1:
+        yield _apps(facts.apps)
     yield _paused(facts)
     yield _limits(facts)
+    yield from _accounts(facts)
     if facts.failed_checks:
         yield _failed_start(facts.failed_checks)
     if facts.stats.schedules:
@@ -155,28 +181,41 @@ def queue_findings(facts: QueueFacts, known_tasks: Collection[str] | None) -> It
         yield _calls(facts.calls)
 
 
-def _workers(facts: QueueFacts) -> Finding:
-    alive = [worker for worker in facts.workers if worker.alive]
+def _workers(
+    facts: QueueFacts, alive: Sequence[WorkerView], silent: Collection[UnresponsiveWorker]
+) -> Finding:
     names = [f"{worker.id} (pid {worker.pid} on {worker.host})" for worker in alive]
     text = f"{len(alive)} alive: {_some(names)}" if alive else "none alive"
-    gone = len(facts.workers) - len(alive)
-    if gone:
-        text += f"; {gone} dead, the next worker takes back their jobs"
+    if silent:
+        left = max(worker.lease_seconds for worker in silent)
+        text += f"; {len(silent)} not responding, their leases end within {left:.0f} s"
+    dead = len(facts.workers) - len(alive) - len(silent)
+    if dead:
+        text += f"; {dead} dead, the next worker takes back their jobs"
     return healthy("workers", text)
 
 
-def _waiting(facts: QueueFacts) -> Finding:
-    stats = facts.stats
+def _accounts(facts: QueueFacts) -> Iterator[Finding]:
+    """The accounts of providers that live workers have found closed."""
+    statuses = [read_status(worker.status) for worker in facts.workers if worker.alive]
+    closed = {one.provider: one for told in statuses if told for one in told.closed_accounts}
+    for one in closed.values():
+        yield problem(
+            "accounts", f"{one.cause[:-1]}: replace its key or fill the account; its jobs wait."
+        )
+
+
+def _waiting(stats: Stats, alive: int) -> Finding:
     oldest, queued = stats.oldest_ready_seconds, stats.states.get(JobState.QUEUED, 0)
     if oldest is None:
         return healthy("waiting", f"no job is ready; {queued:,} queued")
     age = timedelta(seconds=round(oldest))
     if oldest < OLD_READY_SECONDS or stats.paused:
         return healthy("waiting", f"{queued:,} queued; the oldest ready one has waited for {age}")
-    if stats.workers:
+    if alive:
         return problem(
             "waiting",
-            f"A job has been ready for {age} although {stats.workers} workers are alive; see which "
+            f"A job has been ready for {age} although {alive} workers are alive; see which "
             "by 'penstock queue list --state queued', and start more workers or slots.",
         )
     return problem(
@@ -186,10 +225,36 @@ def _waiting(facts: QueueFacts) -> Finding:
     )
 
 
-def _tasks(facts: QueueFacts, known_tasks: Collection[str]) -> Finding:
+def _apps(apps: Sequence[AppView]) -> Finding:
+    """Whether every job belongs to one of the apps that share the store."""
+    names = [app.name for app in apps if app.name]
+    left = {
+        task_name(t): sum(n.values()) for app in apps if not app.name for t, n in app.tasks.items()
+    }
+    if not left:
+        return healthy("apps", f"{_some([repr(name) for name in names])} share the store")
+    counts = _some([f"{count:,} of {name!r}" for name, count in sorted(left.items())])
+    adopt = command("app", "adopt", names[0], "--task", min(left))
+    return problem(
+        "apps",
+        f"{sum(left.values()):,} jobs belong to no app ({counts}), since they are older than the "
+        f"apps that share the store, so nobody runs them; '{adopt}' gives those of a task to an "
+        "app.",
+    )
+
+
+def _tasks_of(facts: QueueFacts, app: str | None) -> Mapping[str, Mapping[JobState, int]]:
+    """Jobs by task; those of other apps are no business of this one."""
+    own = [one for one in facts.apps if one.name == app]
+    if not own:
+        return facts.stats.shown_tasks
+    return {task_name(name): counts for name, counts in own[0].tasks.items()}
+
+
+def _tasks(facts: QueueFacts, known_tasks: Collection[str], app: str | None) -> Finding:
     unknown = {}
     served = {task_name(name) for name in (*facts.served, *STEPS)}
-    for name, counts in facts.stats.shown_tasks.items():
+    for name, counts in _tasks_of(facts, app).items():
         left = sum(count for state, count in counts.items() if state not in TERMINAL)
         if left and name not in known_tasks and name not in served:
             unknown[name] = left
@@ -279,9 +344,9 @@ def _calls(calls: CallFigures) -> Finding:
         text += f", {calls.resent:,} sent again"
     if calls.in_doubt:
         text += (
-            "; those are sent again with their jobs, or held where a provider has in_doubt = "
-            "'hold': look at 'penstock queue list --state error', then 'penstock queue "
-            "retry-failed'"
+            "; they stay counted in budgets, since they may be billed; their jobs send them again, "
+            "or wait where a provider has in_doubt = 'hold': look at 'penstock queue list --state "
+            "error', then 'penstock queue retry-failed'"
         )
     return healthy("paid calls", text)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.clock import MICROSECONDS
 from penstock.model.job import WorkerId
+from penstock.model.provider import ClosedAccount
 from penstock.model.run import (
     ActivityTime,
     CauseTime,
@@ -51,7 +52,7 @@ class WorkerPlace(msgspec.Struct, frozen=True):
 
     @property
     def serving(self) -> tuple[RunDocument, ...]:
-        """Without workers that ran suspects alone, unless there was no other."""
+        """Without workers that ran suspects only, unless there was no other."""
         return tuple(one for one in self.documents if not one.solo) or self.documents
 
     def models(self) -> list[ModelFigures]:
@@ -102,6 +103,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     unheard: int  # workers that ended without a final record: killed, most likely
     unheard_seconds: float  # how much of their work may be missing
     over_budget: str | None  # the budget that ended workers early, and what to raise
+    closed_account: str | None = None  # the account that ended workers early, and what to do
     began_at: int
     told_at: int  # the oldest of the last records of workers that still run
     wall_seconds: float
@@ -167,6 +169,7 @@ def run_facts(
         unheard=len(unheard),
         unheard_seconds=max((said.within_seconds for said in unheard), default=0.0),
         over_budget=" ".join(stop.sentence for stop in budget_stops(documents)) or None,
+        closed_account=" ".join(one.sentence for one in closed_accounts(documents)) or None,
         began_at=began_at,
         told_at=min(
             (part.saved_at for part, _ in going_on),
@@ -193,6 +196,13 @@ def budget_stops(documents: Iterable[RunDocument]) -> tuple[BudgetStop, ...]:
     told = [document for document in documents if document.stops]
     last = max(told, key=lambda document: document.told_at, default=None)
     return () if last is None else last.stops
+
+
+def closed_accounts(documents: Iterable[RunDocument]) -> tuple[ClosedAccount, ...]:
+    """The accounts that ended a run, by the last record that names some."""
+    told = [document for document in documents if document.closed_accounts]
+    last = max(told, key=lambda document: document.told_at, default=None)
+    return () if last is None else last.closed_accounts
 
 
 def _cause_shares(places: Sequence[WorkerPlace]) -> tuple[tuple[Share, ...], float]:
@@ -581,10 +591,10 @@ def _elsewhere_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
 
 def _suspects_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (
-        f"Jobs that ran when a worker died were run again alone, one after the other, "
+        f"Jobs that ran when a worker died were run again in quarantine, apart from all others, "
         f"{_during(share)}.",
         "Find out what killed the worker (the log names the signal; memory is the usual cause): "
-        "without a crash nothing has to run alone.",
+        "without a crash nothing is in quarantine.",
     )
 
 
@@ -635,7 +645,7 @@ _CAUSES = {
     LimitKind.DEPENDENCIES: _Cause("dependencies", _dependencies_advice),
     LimitKind.DELAYS: _Cause("delays and retries", _delays_advice),
     LimitKind.ELSEWHERE: _Cause("jobs held by other workers", _elsewhere_advice),
-    LimitKind.SUSPECTS: _Cause("jobs run alone after a crash", _suspects_advice),
+    LimitKind.SUSPECTS: _Cause("jobs in quarantine after a crash", _suspects_advice),
     LimitKind.LOST: _Cause("jobs held by dead workers", _lost_advice),
     LimitKind.PAUSED: _Cause("the queue was paused", _paused_advice),
     LimitKind.STORE: _Cause("the store", _store_advice),

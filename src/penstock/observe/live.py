@@ -15,6 +15,7 @@ from penstock.model.job import TERMINAL, JobState
 from penstock.model.plan import LevelStates, PlanRow
 from penstock.model.schedule import UnitView
 from penstock.model.spending import ALL, Balance, Period
+from penstock.model.task import SUBMISSION
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import BlockedTasks, UnresponsiveWorker, WorkerStatus, read_status
 from penstock.observe.phrases import counted, plan_facts, span
@@ -43,6 +44,8 @@ def format_provider(name: str, live: LiveLimit | None) -> str:
         return f"{name} takes no more requests now"
     rest = f"{max(live.cooldown_seconds, 1):,.0f} s"
     match live.binding:
+        case Binding.ACCOUNT:
+            return f"the account of {name}, which is closed ({live.account})"
         case Binding.DOWN:
             return f"{name} is down ({live.failed_in_row:,} failures in a row), probed in {rest}"
         case Binding.COOLDOWN:
@@ -85,6 +88,14 @@ def reasons(
         if refusal.price_is_missing:
             text = f"the price of {refusal.where}, for [{refusal.budget.name}]"
         counted[text] = counted.get(text, 0) + queued.get(task, 0)
+    accounts = {
+        task: f"the account of {one.provider}, which is closed ({one.reason})"
+        for status in statuses
+        for one in status.closed_accounts
+        for task in one.tasks
+    }
+    for task, text in accounts.items():
+        counted[text] = counted.get(text, 0) + queued.get(task, 0)
     for task, name in held_back.items():  # such jobs are not even leased
         if queued.get(task):
             text = format_provider(name, _most_loaded(name, providers))
@@ -101,7 +112,7 @@ def reasons(
 def _format_blocked(line: BlockedTasks, providers: Mapping[str, LiveLimit], now_at: int) -> str:
     resource = line.resource or "a resource"
     if line.reason == "no_capacity":
-        return f"{resource} slots"
+        return "slots" if resource == SUBMISSION else f"{resource} slots"
     if line.reason in ("group_cap", "borrow_debt"):
         return f"fair share of {resource} slots"
     if line.reason == "shutdown":
@@ -445,7 +456,7 @@ def format_lost(silent: Sequence[UnresponsiveWorker]) -> str:
 def _not_ready_reasons(work: Work, now_at: int) -> Iterator[Reason]:
     """What jobs wait for that are not ready."""
     if work.suspects:
-        yield Reason("to run alone after a crash", work.suspects)
+        yield Reason("in quarantine after a crash", work.suspects)
     if work.delayed:
         due = work.next_due_at
         rest = ""

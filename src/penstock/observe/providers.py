@@ -22,6 +22,7 @@ class Binding(StrEnum):
     """The limit that keeps a provider from getting more requests now."""
 
     COOLDOWN = "cool-down"
+    ACCOUNT = "account closed"  # its key is dead or its account empty
     DOWN = "down"  # it fails, and is probed with single requests
     RPM = "rpm"
     TPM = "tpm"
@@ -53,9 +54,12 @@ class LiveLimit(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None  # a second, of what the mode counts
     ceiling: float | None
     as_of_seconds: float  # how old the oldest of these figures is
+    account: str | None = None  # what its provider says of a closed account; None: it is open
 
     @property
     def binding(self) -> Binding:
+        if self.account is not None:
+            return Binding.ACCOUNT
         return binding_of(self, self.cooldown_seconds)
 
     @property
@@ -150,7 +154,13 @@ def _live(said: list[ReportedUse], now: int) -> LiveLimit:
         rate=sum_known(use.rate for use in parts),
         ceiling=sum_known(use.ceiling for use in parts),
         as_of_seconds=max(0, now - min(map(_told_at, said))) / MICROSECONDS,
+        account=next(filter(None, map(_account, said)), None),
     )
+
+
+def _account(one: ReportedUse) -> str | None:
+    closed = {account.provider: account.reason for account in one.status.closed_accounts}
+    return closed.get(one.use.provider)
 
 
 def _learned(one: StoredLimit, now: int) -> LearnedBefore | None:

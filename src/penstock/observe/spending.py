@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -21,8 +21,10 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     span: str  # a run, or a day
     usd: str  # exact, as a decimal text
     tokens: int
-    reserved_usd: str  # by calls in flight, or in doubt
+    reserved_usd: str  # by calls in flight
     reserved_tokens: int
+    in_doubt_usd: str  # of sends whose fate is unknown
+    in_doubt_tokens: int
     bought: int
     reused: int
 
@@ -32,15 +34,17 @@ class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
 
     budget: Budget
     span: str
+    app: str = ""  # whose calls it counts
     spent: Amount
-    reserved: Amount
+    reserved: Amount  # by calls in flight
+    in_doubt: Amount = Amount()  # of sends whose fate is unknown
 
     @property
     def left(self) -> Amount:
-        cap = self.budget.cap
+        claimed = (self.spent, self.reserved, self.in_doubt)
         return Amount(
-            cap.micros - self.spent.micros - self.reserved.micros,
-            cap.tokens - self.spent.tokens - self.reserved.tokens,
+            self.budget.cap.micros - sum(one.micros for one in claimed),
+            self.budget.cap.tokens - sum(one.tokens for one in claimed),
         )
 
     @property
@@ -48,8 +52,9 @@ class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
         """`Of [budget.day], $0.50 of $20.00 is left ($19.50 spent).`"""
         budget = self.budget
         used = f"{budget.format_amount(self.spent)} spent"
-        if budget.format_amount(self.reserved) != budget.format_amount(Amount()):
-            used += f", {budget.format_amount(self.reserved)} reserved"
+        for amount, name in ((self.reserved, "reserved"), (self.in_doubt, "in doubt")):
+            if budget.format_amount(amount) != budget.format_amount(Amount()):
+                used += f", {budget.format_amount(amount)} {name}"
         whole = budget.format_amount(budget.cap)
         return f"[{budget.name}] has {budget.format_amount(self.left)} of {whole} left ({used})."
 
@@ -66,6 +71,8 @@ def spending_of(balances: Iterable[Balance]) -> list[Spending]:
             tokens=one.spent.tokens,
             reserved_usd=format_usd(one.reserved.micros),
             reserved_tokens=one.reserved.tokens,
+            in_doubt_usd=format_usd(one.in_doubt.micros),
+            in_doubt_tokens=one.in_doubt.tokens,
             bought=one.bought,
             reused=one.reused,
         )
@@ -76,14 +83,38 @@ def spending_of(balances: Iterable[Balance]) -> list[Spending]:
 
 
 def budget_uses(
-    budgets: Iterable[Budget], balances: Iterable[Balance], runs: Sequence[str], day: str
+    budgets: Iterable[Budget],
+    balances: Iterable[Balance],
+    runs: Sequence[str],
+    day: str,
+    app: str | None = None,
 ) -> list[BudgetUse]:
-    """The use of every budget: in each of these runs, and on this day."""
+    """The use of every budget: in all, in each of these runs, and on this day.
+
+    Of one app, or of each that has spent anything from it.
+    """
     known = {one.account: one for one in balances}
-    found = []
-    for budget in budgets:
-        for span in runs if budget.period is Period.RUN else [day]:
-            one = known.get(Account(budget.scope, budget.period, span))
-            spent, reserved = (Amount(), Amount()) if one is None else (one.spent, one.reserved)
-            found.append(BudgetUse(budget=budget, span=span, spent=spent, reserved=reserved))
-    return found
+    return [
+        _use(budget, known, span, one)
+        for budget in budgets
+        for span in (runs if budget.period is Period.RUN else [budget.span("", day)])
+        for one in ([app] if app is not None else _spenders(budget, known, span))
+    ]
+
+
+def _spenders(budget: Budget, known: Iterable[Account], span: str) -> list[str]:
+    about = (budget.scope, budget.period, span)
+    return sorted({one.app for one in known if one[:3] == about}) or [""]
+
+
+def _use(budget: Budget, known: Mapping[Account, Balance], span: str, app: str) -> BudgetUse:
+    account = Account(budget.scope, budget.period, span, app)
+    one = known.get(account) or Balance(account, Amount(), Amount())
+    return BudgetUse(
+        budget=budget,
+        span=span,
+        app=app,
+        spent=one.spent,
+        reserved=one.reserved,
+        in_doubt=one.in_doubt,
+    )

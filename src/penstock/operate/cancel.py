@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from penstock.errors import UsageError
 from penstock.model.job import TERMINAL, JobId, JobState
@@ -99,6 +101,7 @@ def cancel_keys(store: Store, keys: Iterable[str]) -> CancelledKeys:
 def _cancel_state(store: Store, wanted: JobFilter) -> int:
     count, last = 0, JobId(0)
     while page := store.jobs(wanted, last, SLICE_JOBS).result():
-        count += len(answer(store.cancel([job.key for job in page]), store))
+        for app, jobs in groupby(page, attrgetter("app")):
+            count += len(answer(store.cancel([job.key for job in jobs], app), store))
         last = page[-1].id
     return count

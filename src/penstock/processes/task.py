@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import socket
@@ -23,25 +24,28 @@ from penstock.builds.slice import run_remote
 from penstock.clock import SystemClock
 from penstock.config.find_app import find_app
 from penstock.definitions.context import Context
-from penstock.errors import PayloadError, Skip
+from penstock.errors import InternalError, PayloadError, Skip
 from penstock.logs import set_up_logging
 from penstock.model.job import SLICE
 from penstock.model.plan import SlicePayload
+from penstock.output_queue import settle_output
 from penstock.process_identity import process_state
 from penstock.redaction.secrets import storable_text
-from penstock.retry.classify import classify
-from penstock.retry.policy import RetryPolicy
+from penstock.retry.classify import RemoteError
+from penstock.terminal_text import queue_output
 from penstock.worker import task_protocol
-from penstock.worker.attempt import encode, kind_of, message_of, where_of
+from penstock.worker.attempt import encode, message_of, plain_error
 from penstock.worker.event_loop import run_on_new_loop
-from penstock.worker.signals import end_with_parent
+from penstock.worker.process_guard import be_guarded, programs
 
 HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
+
+log = logging.getLogger("penstock.worker")
 
 
 def main() -> None:
     """Run what the worker sends until it sends no more."""
-    end_with_parent(int(sys.argv[2]))
+    be_guarded(int(sys.argv[2]))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     channel = _channel(int(sys.argv[1]))
@@ -56,6 +60,7 @@ def _serve(channel: socket.socket) -> None:
     if not isinstance(order, task_protocol.TaskOrder):
         return
     set_up_logging(order.log_level, order.log_format)
+    queue_output()
     try:
         app = _load(order)
     except BaseException as error:
@@ -64,21 +69,31 @@ def _serve(channel: socket.socket) -> None:
             task_protocol.Answer(0, task_protocol.NotLoaded(storable_text(message_of(error)))),
         )
         return
-    fresh, pid = _shared(), os.getpid()
+    fresh, known, pid = _shared(), programs(), os.getpid()
     while (data := task_protocol.receive(channel)) is not None:
         call = task_protocol.decode_to_task(data)
         if isinstance(call, task_protocol.RunJob):
             task_protocol.send(channel, task_protocol.Answer(call.number, task_protocol.Began()))
             end = _run(app, call)
+            settle_output()  # whoever hears of the end may kill us
             if os.getpid() != pid:
                 os._exit(0)  # a forked child came back from a body: it is not this process
             recycle = None if _shared() == fresh else "it has changed state that other jobs share"
+            if programs() - known - _trackers():
+                recycle = "programs that it has started still run"
+                log.warning("Job %r has ended; %s, and are ended now.", call.job.key, recycle)
             task_protocol.send(channel, task_protocol.Answer(call.number, end, recycle))
 
 
 def _shared() -> dict[str, object]:
     """What one body may spoil for the next."""
     return {**process_state(), "streams": [_is_open(fd) for fd in range(3)]}
+
+
+def _trackers() -> set[int]:
+    """A helper that Python itself starts beside its processes, and which ends with this one."""
+    module = sys.modules.get("multiprocessing.resource_tracker")
+    return {getattr(getattr(module, "_resource_tracker", None), "_pid", None) or 0}
 
 
 def _is_open(fd: int) -> bool:
@@ -106,33 +121,24 @@ def _run(app: Penstock, call: task_protocol.RunJob) -> task_protocol.FromTask:
     """Run one body, whatever it does."""
     context = Context(call.job, call.preflight)
     try:
-        value = _body(app, call, context)
-    except Skip as skip:
-        return task_protocol.Skipped(storable_text(message_of(skip)))
-    except PayloadError as error:
-        return task_protocol.BadPayload(storable_text(str(error)))
+        encoded = encode(_body(app, call, context))
     except BaseException as error:
-        try:
-            return _raised(error, app.registry.retry_policy)
-        except BaseException as second:  # an error whose own code raises
-            said = f"its end cannot be judged: {type(second).__name__}"
-            return task_protocol.Raised("RuntimeError", storable_text(said))
-    encoded = encode(value)
+        return _raised(plain_error(error, SystemClock().now(), app.registry.retry_policy))
     problem = None if encoded.problem is None else storable_text(encoded.problem)
     return task_protocol.Returned(encoded.text, problem, tuple(context._enqueued or ()))
 
 
-def _raised(error: BaseException, policy: RetryPolicy) -> task_protocol.Raised:
+def _raised(error: BaseException) -> task_protocol.FromTask:
     """Texts that can be sent, and hold no secret of this process."""
-    classified = classify(error, now=SystemClock().now(), classifiers=policy.classifiers)
-    where = where_of(error)
-    return task_protocol.Raised(
-        storable_text(kind_of(error)),
-        storable_text(message_of(error)),
-        None if where is None else storable_text(where),
-        classified.category,
-        classified.wait_seconds,
-    )
+    message = storable_text(str(error))
+    if isinstance(error, Skip):
+        return task_protocol.Skipped(message)
+    if isinstance(error, PayloadError):
+        return task_protocol.BadPayload(message)
+    if not isinstance(error, RemoteError):
+        raise InternalError(f"An error was not told: {type(error).__name__}.")
+    category, wait_seconds = error.classified.category, error.classified.wait_seconds
+    return task_protocol.Raised(error.kind, message, error.where, category, wait_seconds)
 
 
 def _body(app: Penstock, call: task_protocol.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)

@@ -41,6 +41,7 @@ from penstock.definitions.task import Task
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.ids import SystemIds
 from penstock.logs import set_up_logging
+from penstock.output_queue import STALLED_SECONDS, end_output
 from penstock.outputs.parquet import load_arrow
 from penstock.planning.plan_jobs import PlanKeys
 from penstock.planning.units import DaemonPlan
@@ -56,22 +57,53 @@ from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
 from penstock.stores.retry import STORE_WAIT_SECONDS, open_when_reachable
 from penstock.supervisor import protocol
-from penstock.terminal_text import warn_of_traceback
+from penstock.terminal_text import queue_output, warn_of_traceback
 from penstock.worker import embedded
 from penstock.worker.event_loop import run_on_new_loop
-from penstock.worker.heartbeat import TableKeeper
+from penstock.worker.heartbeat import RepeatingThread, TableKeeper
 from penstock.worker.loop_watchdog import LoopWatchdog
 from penstock.worker.parts import Stopping
-from penstock.worker.signals import end_soon_after_parent
+from penstock.worker.process_guard import be_guarded
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
 
 ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
+GUARD_SECONDS = 1.0  # or is killed by its guard, if a C call keeps the GIL
 LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
+QUARANTINE_PART = 2  # beside all others: half of the part that a process has of each cap
+DESCRIPTORS_SECONDS = 0.25  # between two looks at descriptors of ours
 EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
 
 log = logging.getLogger("penstock.worker")
+
+
+class DescriptorWatch(RepeatingThread):
+    """Ends a worker whose descriptors a task has closed: neither its loop nor its store can work.
+
+    That is a death like any other: what ran is suspect.
+    """
+
+    def __init__(self, *descriptors: int) -> None:
+        super().__init__("penstock-descriptors", DESCRIPTORS_SECONDS)
+        self._known = {fd: _file_at(fd) for fd in descriptors}
+
+    def run_once(self) -> None:
+        if any(_file_at(fd) != known for fd, known in self._known.items()):
+            log.critical(
+                "A task has closed descriptors that are not its own (os.closerange?), so this "
+                "worker can do nothing more and ends; what it ran is tried again alone."
+            )
+            _end(EXIT_BROKEN)
+
+
+def _file_at(fd: int) -> tuple[int, int] | None:
+    """Which file a descriptor means; None if it is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class CommandRelay:
@@ -111,6 +143,7 @@ class CommandRelay:
                 self._worker.drain()
             case protocol.Held():
                 self._worker.hold.held_elsewhere(command.stops)
+                self._worker.accounts.held_elsewhere(command.closed_accounts)
             case protocol.Stop():
                 self._worker.stop(Stopping.GRACEFUL)
             case protocol.Abort():
@@ -121,7 +154,7 @@ class CommandRelay:
 
 def main() -> None:
     """Do as the order says."""
-    end_soon_after_parent(int(sys.argv[2]))
+    be_guarded(int(sys.argv[2]), GUARD_SECONDS)
     channel = socket.socket(fileno=_out_of_the_way(int(sys.argv[1])))
     order = protocol.receive_order(channel)
     if order is None:
@@ -129,9 +162,10 @@ def main() -> None:
     pid = os.getpid()
     table_fd = _out_of_the_way(order.table_fd)
     _take_low_descriptors()
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGHUP tells of the supervisor's death
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
+    queue_output()
     try:
         finished = _work(order, channel, table_fd)
     except PenstockError as error:
@@ -153,11 +187,19 @@ def _fail(channel: socket.socket, message: str, exit_code: int, debug: bool) -> 
 
 
 def _end(exit_code: int) -> None:
-    """Leave at once: threads of abandoned tasks must not hold the process up."""
+    """Leave at once: neither threads of abandoned tasks nor readers hold the process up."""
+    flush = threading.Thread(target=_flush, daemon=True)
+    flush.start()
+    flush.join(STALLED_SECONDS)
+    end_output()
+    os._exit(exit_code)
+
+
+def _flush() -> None:
+    """Write out what tasks have printed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # a task may have closed it
             stream.flush()
-    os._exit(exit_code)
 
 
 def _out_of_the_way(fd: int) -> int:
@@ -187,7 +229,13 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
         check_build_spec(app, spec.build, to_micros(SystemClock().now()))
     url = app.store_url(loaded)
     store = _open_when_reachable(
-        lambda: open_store(url, durability=settings.durability, folder=folder),
+        lambda: open_store(
+            url,
+            app=app.name,
+            tasks=(*app.registry.tasks,),
+            durability=settings.durability,
+            folder=folder,
+        ),
         order,
         channel,
     )
@@ -198,7 +246,7 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
     if spec.build is not None or (app.datasets and found_root(settings, folder) is not None):
         load_arrow()  # takes a second, in which no loop may be blocked
     gc.freeze()  # what is there by now stays: no collection needs to look at it again
-    protocol.send(channel, _hello(url, settings))
+    protocol.send(channel, _hello(app.name, url, settings))
     lines = protocol.Lines()
     commands = _first_commands(channel, lines)
     if commands is None:
@@ -212,9 +260,11 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
         store.close()
 
 
-def _hello(url: str, settings: Settings) -> protocol.Hello:
+def _hello(app: str, url: str, settings: Settings) -> protocol.Hello:
     runtime = settings.runtime
     return protocol.Hello(
+        pid=os.getpid(),
+        app=app,
         store_url=url,
         durability=settings.durability,
         lease_ttl_seconds=runtime.lease_ttl_seconds,
@@ -307,13 +357,24 @@ class WorkerProcess:
             if not await relay.run_lead(lead):
                 return protocol.Finished()
             plan_id = lead.plan_id
-        worker = self._worker(plan_id)
+        keeper = TableKeeper(
+            self.table,
+            self.app.store,
+            SystemClock(),
+            self.loaded.settings.runtime.lease_ttl_seconds,
+        )
+        worker = self._worker(plan_id, keeper)
         watch = LoopWatchdog(loop, self.table, SystemClock(), worker.name_of)
         watch.start()
+        DescriptorWatch(self.channel.fileno(), self.table.fd).start()
+        keeper.start()
         relay.take(worker)
         await worker.run()
+        keeper.stop()
         watch.stop()
-        return protocol.Finished(worker.left_behind, worker.stops, worker.ended_schedules)
+        return protocol.Finished(
+            worker.left_behind, worker.stops, worker.ended_schedules, worker.closed_accounts
+        )
 
     def _lead(self) -> Lead | None:
         """What comes before the work of this process, if anything does."""
@@ -338,7 +399,7 @@ class WorkerProcess:
         served = served_tasks(app.datasets, self.loaded.settings, Path(spec.folder))
         return {**app.tasks, **served, **({} if self.plan is None else app.schedules)}
 
-    def _worker(self, plan_id: str | None) -> Worker:
+    def _worker(self, plan_id: str | None, keeper: TableKeeper) -> Worker:
         app, order, spec, settings = self.app, self.order, self.order.spec, self.loaded.settings
         task_order = TaskOrder(
             app=settings.app,
@@ -350,6 +411,7 @@ class WorkerProcess:
         return wiring.build_worker(
             wiring.RunOptions(
                 run_id=order.run_id,
+                app=app.name,
                 drain=spec.drain,
                 solo=order.solo,
                 supervised=True,
@@ -358,11 +420,13 @@ class WorkerProcess:
             self._tasks(),
             settings,
             app.store,
-            TableKeeper(self.table, settings.runtime.lease_ttl_seconds),
+            keeper,
             self.table,
             task_order=task_order,
             providers=app.providers,
-            share=ProcessShare(order.index, spec.processes),
+            share=ProcessShare(
+                order.index, spec.processes * (QUARANTINE_PART if order.solo else 1)
+            ),
             recycle=lambda reason: protocol.send(self.channel, protocol.Recycle(reason)),
             sources=self.loaded.sources,
             policy=app.registry.retry_policy,

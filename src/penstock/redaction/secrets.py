@@ -22,8 +22,11 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
+from penstock.errors import ConfigError
+
 REDACTED = "[redacted]"
 SECRET_LENGTH_MIN = 8  # characters; a shorter value may be a word of any sentence
+SECRET_CHARACTERS_MAX = 65_536  # of a file
 REMEMBERED_MAX = 1_000  # values; beyond that the oldest is forgotten
 
 #: A text without any of these, in whatever case, matches no pattern.
@@ -80,6 +83,22 @@ _PASSES = (
     ),
     # password=abc · ?token=abc&x=1 · ?key=abc
     _pattern(rf"(?:{_NAME}|[?&]key)=", r"[^\s\"'&,;<>\\()\[\]{}]+"),
+    # password: abc
+    _pattern(rf"pass(?:word|wd|phrase){_GAP}[:=]{_GAP}", r"[^\s\"'&,;<>\\()\[\]{}]{4,}"),
+    # token: abc1defg · key = abc1defg, but not "token: IDENTIFIER"
+    _pattern(
+        rf"(?:{_NAME}|(?<![a-z])key){_GAP}[:=]{_GAP}(?=[a-z_~+/.=-]{{0,64}}[0-9])",
+        r"[a-z0-9_~+/.=-]{8,}",
+    ),
+    # addresses that whoever knows them may post to: Slack, Discord, Teams, Telegram
+    _pattern(
+        r"://(?:hooks\.slack\.com/(?:services|workflows|triggers)/"
+        r"|(?:[a-z]{1,16}\.)?discord(?:app)?\.com/api/(?:v[0-9]{1,3}/)?webhooks/"
+        r"|[a-z0-9-]{1,64}\.webhook\.office\.com/webhookb2/|api\.telegram\.org/bot)",
+        r"[^\s\"'<>\\]{1,512}",
+    ),
+    # private keys in PEM, whole or cut off
+    _pattern(r"-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY-----", r"(?:(?!-----END)(?s:.))+"),
     # keys of known makes, and JSON web tokens
     _pattern(
         r"(?<![a-z0-9])",
@@ -250,8 +269,22 @@ class Secret:
         self._value = value
         remember(value)
 
+    @staticmethod
+    def env(name: str) -> Secret:
+        """A secret that an environment variable holds, read whenever it is needed."""
+        return EnvironmentSecret(name)
+
+    @staticmethod
+    def file(path: str | os.PathLike[str]) -> Secret:
+        """A secret that a file holds, without the space around it, read whenever it is needed."""
+        return FileSecret(os.fspath(path))
+
     def reveal(self) -> str:
-        """Return the value itself, to send or to connect with."""
+        """Return the value itself, to send or to connect with.
+
+        Raises:
+            ConfigError: it is not where it is to be read.
+        """
         return self._value
 
     def __str__(self) -> str:
@@ -268,6 +301,51 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+
+class EnvironmentSecret(Secret):
+    """A secret in an environment variable; of the variable the name is no secret."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        self._value = name
+
+    def reveal(self) -> str:
+        return _read(os.environ.get(self._value, ""), f"The environment variable {self._value!r}")
+
+    def __repr__(self) -> str:
+        return f"<Secret of {self._value}>"
+
+
+class FileSecret(Secret):
+    """A secret in a file; of the file the path is no secret."""
+
+    __slots__ = ()
+
+    def __init__(self, path: str) -> None:
+        self._value = path
+
+    def reveal(self) -> str:
+        place = f"The file {self._value!r}"
+        try:
+            with open(self._value, encoding="utf-8") as file:
+                text = file.read(SECRET_CHARACTERS_MAX)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(f"{place} of a secret cannot be read: {why}.") from None
+        return _read(text, place)
+
+    def __repr__(self) -> str:
+        return f"<Secret of {self._value}>"
+
+
+def _read(text: str, place: str) -> str:
+    value = text.strip()
+    if not value or not value.isprintable():
+        raise ConfigError(f"{place} holds no secret: it is {'empty' if not value else 'no line'}.")
+    remember(value)
+    return value
 
 
 class SecretUrl(Secret):

@@ -23,7 +23,7 @@ from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
 from penstock.admission.requests.pressure import RequestPressureReader
 from penstock.clock import Clock
-from penstock.errors import InternalError, RequestAdmissionError
+from penstock.errors import AccountClosed, InternalError, RequestAdmissionError
 from penstock.events.kinds import Correlation
 from penstock.events.kinds import RequestEventKind as Kind
 from penstock.events.sink import RequestEvents
@@ -211,7 +211,7 @@ class RequestAdmissionController:
             return answer
         if answer.denied is not None:
             self.events.decided(answer.denied)
-            raise _error(answer.denied)
+            raise self._error(answer.denied)
         if self.events.is_on:
             self.events.wait_started(answer)
         self._pump_soon()
@@ -264,6 +264,17 @@ class RequestAdmissionController:
         self.core.set_share(share, self._monotonic())
         self._pump()
 
+    def close_account(self, provider: str, said: str) -> AccountClosed:
+        """Shut the account of a provider whose key cannot be read; return what to raise."""
+        self.core.close_account(provider, said, self._monotonic())
+        self._pump_soon()
+        return self._closed(provider)
+
+    def probe_account(self, provider: str) -> None:
+        """Let the next request probe a closed account at once."""
+        self.core.probe_account(provider, self._monotonic())
+        self._pump_soon()
+
     def shut(self) -> None:
         """Let nothing leave from now on, and deny whoever waits."""
         self._answer(self.core.shut())
@@ -286,7 +297,26 @@ class RequestAdmissionController:
             return waiter.lease
         if waiter.denied is None:
             raise InternalError("A request was woken without an answer.")
-        raise _error(waiter.denied)
+        raise self._error(waiter.denied)
+
+    def _error(self, denied: RequestAdmissionDenied) -> RequestAdmissionError | AccountClosed:
+        if denied.reason is RequestDenialReason.ACCOUNT_CLOSED:
+            return self._closed(denied.item.resource.provider)
+        resource = "/".join(denied.item.resource)
+        return RequestAdmissionError(
+            f"A request to {resource} was not sent: {denied.reason}.",
+            denied.reason,
+            denied.retry_after_seconds,
+        )
+
+    def _closed(self, provider: str) -> AccountClosed:
+        now = self._monotonic()
+        account = self.core.tree.provider(provider, now).account
+        return AccountClosed(
+            f"A request to {provider!r} was not sent: its account is closed ({account.reason}).",
+            account.status,
+            max(account.probe_at - now, 0.0) if account.is_closed else 0.0,
+        )
 
     def _pump_soon(self) -> None:
         """At the end of this turn of the loop, once for all that happens in it."""
@@ -313,12 +343,3 @@ class RequestAdmissionController:
             future = self._futures.pop(waiter, None)
             if future is not None and not future.done():
                 future.set_result(None)
-
-
-def _error(denied: RequestAdmissionDenied) -> RequestAdmissionError:
-    resource = "/".join(denied.item.resource)
-    return RequestAdmissionError(
-        f"A request to {resource} was not sent: {denied.reason}.",
-        denied.reason,
-        denied.retry_after_seconds,
-    )

@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
-from penstock.errors import AttemptOver
+from penstock.errors import AccountClosed, AttemptOver
 from penstock.model.provider import RequestResourceKey
 from penstock.redaction.content_guard import ContentGuard
 from penstock.requests.journal.attempt_calls import AttemptCalls
@@ -36,6 +36,7 @@ class AttemptContext:
         deadline: float = inf,
         on_first_request: Callable[[], None] | None = None,
         on_wait: Callable[[bool], None] | None = None,
+        on_call: Callable[[str, bool], None] | None = None,
     ) -> None:
         """It may send.
 
@@ -44,17 +45,23 @@ class AttemptContext:
             deadline: monotonic; waits for permits come on top.
             on_first_request: called once, when the first permit is asked for.
             on_wait: called with True when it begins to wait for a permit, with False when it ends.
+            on_call: called with each provider that it calls, once, and whether it is the first.
         """
         self.job = job
         self.deadline = deadline
         self._on_first_request = on_first_request
         self._on_wait = on_wait
+        self._on_call = on_call
+        self._called: set[str] = set()  # providers
+        self.last_called: RequestResourceKey | None = None
+        self.open_calls: list[RequestResourceKey] = []  # no reply has begun yet
         self.stop_reason: str | None = None  # why nothing may be sent any more
         self.has_sent = False  # one of its requests was given a permit
         self.content_guard = ContentGuard()  # requests and replies that its error must not quote
         self.calls: AttemptCalls | None = None  # those that cost money; None: none does
         self.waits_for_budget: str | None = None  # the budget that one of its calls waits for
         self.last_refusal: RefusedReply | None = None  # None: its last reply was no refusal
+        self.closed_account: str | None = None  # the provider, if its last call met a closed one
         self.wait_began = inf  # monotonic: since when it waits for a permit; inf: it does not
         self._waited_seconds = 0.0  # in waits that have ended
         self._waiting = 0
@@ -80,6 +87,18 @@ class AttemptContext:
         if reason is not None:
             where = "/".join(resource)
             raise AttemptOver(f"Job {self.job!r} {reason}: its request to {where} was not sent.")
+
+    def note_account(self, error: BaseException, provider: str) -> None:
+        """Note that a request was not sent, since the account of its provider is closed."""
+        if isinstance(error, AccountClosed):
+            self.closed_account = provider
+
+    def calls_provider(self, provider: str) -> None:
+        """One of its requests is for this provider."""
+        if provider not in self._called:
+            self._called.add(provider)
+            if self._on_call is not None:
+                self._on_call(provider, len(self._called) == 1)
 
     # ── Waiting for a permit ──────────────────────────────────────────────────────────────────
 

@@ -115,6 +115,8 @@ def outcome_of_status(status: int, head: HeadReading) -> RequestOutcome:
         return RequestOutcome.SUCCESS
     if status == 429 or (status == 503 and head.retry_after_seconds is not None):
         return RequestOutcome.RATE_LIMITED
+    if status == 402 and head.retry_after_seconds is not None:
+        return RequestOutcome.RATE_LIMITED
     # GitHub refuses with 403: either it says how long, or a bucket is empty.
     if status == 403 and (
         head.retry_after_seconds is not None

@@ -9,7 +9,7 @@ sees is always the one that happened.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.admission.requests.fair_queue import RequestWaiter
 from penstock.clock import Clock
+from penstock.errors import AccountClosed, ConfigError
 from penstock.events import kinds
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import (
@@ -27,9 +28,13 @@ from penstock.model.request import (
     RequestOutcome,
     RequestReleaseOutcome,
 )
+from penstock.redaction.content_guard import redact_content
+from penstock.redaction.secrets import redacted
 from penstock.requests import attempt_context
+from penstock.requests.account_errors import STATUSES, account_problem
 from penstock.requests.admission import NEVER_SENT, RequestAdmissionController
 from penstock.requests.attempt_context import AttemptContext, RefusedReply
+from penstock.requests.credentials import Credentials
 from penstock.requests.exchange import PEEK_BYTES, Exchange, ReplyLimits, log
 from penstock.requests.host_check import HostCheck
 from penstock.requests.journal.call import PaidCall
@@ -54,6 +59,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
     path: str
     fields: RequestFields
     body: bytes | None = None  # None: a stream, or nothing
+    dialect: str | None = None  # of the SDK that makes it; None: none that is known
 
 
 Resolve = Callable[[RequestFacts], RequestResourceKey]
@@ -102,7 +108,7 @@ class ModelRequestExecutor:
         limits: ReplyLimits | None = None,
         group_of: GroupOf | None = None,
         classifier: ReplyClassifier | None = None,
-        queue_wait_timeout_seconds: float | None = None,
+        account_errors: bool | None = None,
         hosts: HostCheck | None = None,
     ) -> None:
         self.admission = admission
@@ -111,7 +117,7 @@ class ModelRequestExecutor:
         self._limits = limits or ReplyLimits()
         self.group_of = group_of or _group_of_domain
         self._classifier = classifier
-        self._queue_wait_timeout_seconds = queue_wait_timeout_seconds
+        self._account_errors = account_errors  # None: of requests of an SDK
         self._hosts = hosts
         self._estimates: dict[ProviderModelKey, TokenEstimate] = {}
         self.loop = asyncio.get_running_loop()
@@ -135,7 +141,7 @@ class ModelRequestExecutor:
         return RequestAdmissionItem(
             resource,
             self.group_of(resource),
-            self._queue_wait_timeout_seconds,
+            None,
             tokens,
             kinds.current.get(),
             refusals,
@@ -150,10 +156,21 @@ class ModelRequestExecutor:
             request: what to send.
             refusals: how often the provider has refused it already.
         """
-        facts = request.facts
-        item = self.item(facts, refusals)
+        item = self.item(request.facts, refusals)
         attempt = attempt_context.current.get()
-        call = request.call
+        if attempt is None:
+            return await self._execute(request, item, attempt)
+        attempt.last_called = item.resource
+        attempt.open_calls.append(item.resource)
+        try:
+            return await self._execute(request, item, attempt)
+        finally:
+            attempt.open_calls.remove(item.resource)
+
+    async def _execute(
+        self, request: ModelRequest[R], item: RequestAdmissionItem, attempt: AttemptContext | None
+    ) -> tuple[R, Exchange]:
+        facts, call = request.facts, request.call
         while True:
             lease = self._acquire_or_enqueue(item, attempt)
             if not isinstance(lease, RequestAdmissionLease):
@@ -161,7 +178,7 @@ class ModelRequestExecutor:
             if call is None or await self._may_send(call, lease, facts, attempt):
                 break
         exchange = self._exchange(lease, facts)
-        if attempt is not None and refusals == 0:
+        if attempt is not None and item.refusals == 0:
             attempt.content_guard.add_body(facts.body)
         try:
             with exchange:
@@ -171,10 +188,13 @@ class ModelRequestExecutor:
             if attempt is not None and exchange.status < 400:  # else it is about us
                 exchange.guarded_body = attempt.content_guard.add_body()
             reply = request.hold(reply, exchange)
+            if self._may_be_account(facts, exchange):
+                await self._read_account(request, reply, exchange, attempt)
             if self._classifier is not None:
                 await self._classify(self._classifier, request, reply, exchange)
             if attempt is not None:
                 attempt.last_refusal = _refusal_of(exchange)
+                attempt.closed_account = _account_of(exchange)
             if call is not None:
                 call.start_reply(exchange, request.head(reply)[1])
         except BaseException as error:
@@ -239,11 +259,13 @@ class ModelRequestExecutor:
             return self.admission.acquire_or_enqueue(item)
         now = self.clock.monotonic()
         attempt.check(now, item.resource)
+        attempt.calls_provider(item.resource.provider)
         attempt.begin_wait(now)
         try:
             answer = self.admission.acquire_or_enqueue(item)
-        except BaseException:
+        except BaseException as error:
             attempt.end_wait(now)
+            attempt.note_account(error, item.resource.provider)
             raise
         if isinstance(answer, RequestAdmissionLease):
             attempt.end_wait(now)
@@ -261,6 +283,9 @@ class ModelRequestExecutor:
         is_paused = not self._holds_permit_of(waiter.item.resource.provider)
         try:
             lease = await self.admission.wait(waiter)
+        except AccountClosed as error:
+            attempt.note_account(error, waiter.item.resource.provider)
+            raise
         finally:
             if is_paused:
                 attempt.end_wait(self.clock.monotonic())
@@ -299,6 +324,53 @@ class ModelRequestExecutor:
             estimate = self._estimates[key] = TokenEstimate()
         return estimate
 
+    def add_credentials(
+        self, credentials: Credentials, url: str, headers: MutableMapping[str, str]
+    ) -> None:
+        """Let a request carry what its provider was given.
+
+        Raises:
+            AccountClosed: a secret cannot be read; its account is closed until it can.
+        """
+        try:
+            credentials.apply(url, headers)
+        except ConfigError as error:
+            provider = self.resolve(RequestFacts("", "", RequestFields())).provider
+            closed = self.admission.close_account(provider, str(error))
+            attempt = attempt_context.current.get()
+            if attempt is not None:
+                attempt.note_account(closed, provider)
+            raise closed from error
+
+    def _may_be_account(self, facts: RequestFacts, exchange: Exchange) -> bool:
+        """Return whether a reply may be about the account; a pause that is asked for is not."""
+        if exchange.status not in STATUSES or exchange.ending is None:
+            return False
+        wanted = facts.dialect is not None if self._account_errors is None else self._account_errors
+        is_pause = exchange.ending.outcome is RequestOutcome.RATE_LIMITED
+        return wanted and (not is_pause or exchange.status == 429)
+
+    async def _read_account(
+        self,
+        request: ModelRequest[R],
+        reply: R,
+        exchange: Exchange,
+        attempt: AttemptContext | None,
+    ) -> None:
+        """Note that a reply is about the account, and what it says, without quotes of contents."""
+        said = account_problem(exchange.status, await request.peek(reply, PEEK_BYTES))
+        if said is None or exchange.ending is None:
+            return
+        said = redacted(said)
+        if attempt is not None:
+            said = redact_content(said, attempt.content_guard.texts())
+        exchange.ending = msgspec.structs.replace(
+            exchange.ending,
+            outcome=RequestOutcome.ACCOUNT_CLOSED,
+            status=exchange.status,
+            said=said,
+        )
+
     async def _classify(
         self,
         classifier: ReplyClassifier,
@@ -333,6 +405,14 @@ def _refusal_of(exchange: Exchange) -> RefusedReply | None:
     return RefusedReply(exchange.where, exchange.status)
 
 
+def _account_of(exchange: Exchange) -> str | None:
+    """Return the provider whose account a reply was about; None: it was about something else."""
+    ending = exchange.ending
+    if ending is None or ending.outcome is not RequestOutcome.ACCOUNT_CLOSED:
+        return None
+    return exchange.lease.item.resource.provider
+
+
 _groups: dict[str, RequestGroupSpec] = {}
 
 
@@ -343,6 +423,8 @@ def _group_of_domain(resource: RequestResourceKey) -> RequestGroupSpec:
     return group
 
 
-def read_facts(host: str, path: str, body: bytes | None) -> RequestFacts:
+def read_facts(
+    host: str, path: str, body: bytes | None, dialect: str | None = None
+) -> RequestFacts:
     """Read the fields of a request that admission needs."""
-    return RequestFacts(host, path, read_request(body), body)
+    return RequestFacts(host, path, read_request(body), body, dialect)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warns about requests to hosts other than the provider's base_url.
 
-Another host may be meant: a redirect, a second host of the same service. But the API key and the
-prompt go with it, so it is logged, once for each host.
+Another host may be meant: a second host of the same service. But the API key and the prompt go with
+it, so it is logged, once for each host. (A redirect takes no key along: see `redirects`.)
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class HostCheck:
             self._warned += 1
             log.warning(
                 "A request of provider %r goes to the host %r and not to %r, where its base_url "
-                "points; its key and its body go there too. Declare a provider of its own for "
-                "that host if this is intended.",
+                "points; its body goes there too, and its key unless this is a redirect. Declare a "
+                "provider of its own for that host if this is intended.",
                 self._provider,
                 host[:HOST_SHOWN],
                 self._host,

@@ -17,13 +17,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import count
+from types import FrameType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from penstock.errors import (
+    AccountClosed,
     PenstockError,
     ProviderThrottled,
     ProviderUnavailable,
+    ReplyOverdue,
     RequestAdmissionError,
     UsageError,
 )
@@ -155,15 +158,10 @@ _NETWORK_ERRNOS = frozenset(
     if hasattr(errno, name)
 )
 
-#: Built in: connection lost, time-out, DNS, TLS, end of stream (asyncio's IncompleteReadError too).
-_NODE_TYPES = (
-    ConnectionError,
-    TimeoutError,
-    socket.gaierror,
-    socket.herror,
-    ssl.SSLError,
-    EOFError,
-)
+#: Built in: their classes alone tell that a connection was lost or could not be made.
+_NODE_TYPES = (ConnectionError, socket.gaierror, socket.herror, ReplyOverdue)
+#: What OpenSSL says of a connection; a context that cannot be set up has other numbers, or none.
+_TLS_ERRNOS = frozenset(ssl.SSLErrorNumber)
 
 _HTTPX_NAMES = frozenset(
     {
@@ -184,22 +182,31 @@ _HTTPX_NAMES = frozenset(
 _SDK_NAMES = frozenset({"APIConnectionError", "APITimeoutError"})
 _SDKS = {"openai": _SDK_NAMES, "anthropic": _SDK_NAMES}
 
-#: Packages whose broken pipes are connections, and calls that others make on sockets themselves.
-_NETWORK_PACKAGES = frozenset(
+#: Modules and packages that talk to others: what they raise is a connection's. Of asyncio only
+#: those parts: its time limits, locks and futures are tools of the task's own code.
+_NETWORK_MODULES = frozenset(
     {
-        *("aiohttp", "anyio", "asyncio", "ftplib", "h11", "h2", "http", "httpcore", "httplib2"),
-        *("httpx", "httpx2", "imaplib", "poplib", "requests", "smtplib", "socket", "ssl", "trio"),
-        *("urllib", "urllib3", "uvloop", "websockets"),
+        *("aiohttp", "ftplib", "h11", "h2", "http", "httpcore", "httpcore2", "httplib2", "httpx"),
+        *("httpx2", "imaplib", "nntplib", "poplib", "requests", "smtplib", "socket", "ssl"),
+        *("telnetlib", "trio", "urllib", "urllib3", "uvloop", "websockets"),
+        *("asyncio.base_events", "asyncio.proactor_events", "asyncio.selector_events"),
+        *("asyncio.sslproto", "asyncio.streams", "asyncio.unix_events"),
     }
 )
-_SOCKET_CALLS = frozenset(
+#: What a client wraps around its own calls: whoever called these has set the limit.
+_TIME_LIMITS = frozenset({"anyio", "async_timeout", "asyncio", "contextlib"})
+#: Calls on sockets that code makes itself, by the errors that they end in.
+_SEND_CALLS = frozenset(
     {"send", "sendall", "sendfile", "sendmsg", "sendto", "sock_sendall", "sock_sendfile"}
 )
+_SOCKET_CALLS = _SEND_CALLS | {"accept", "connect", "recv", "recv_into", "recvfrom", "recvmsg"}
 
 #: top package of the module that defines a class → names of its transport errors. Subclasses count.
 _NODE_NAMES: dict[str, frozenset[str]] = {
     "httpx": _HTTPX_NAMES,
     "httpx2": _HTTPX_NAMES,
+    "httpcore": _HTTPX_NAMES,
+    "httpcore2": _HTTPX_NAMES,
     "requests": frozenset(
         {
             "ConnectionError",
@@ -222,9 +229,37 @@ _NODE_NAMES: dict[str, frozenset[str]] = {
             "ServerTimeoutError",
         }
     ),
-    **_SDKS,
+    "urllib3": frozenset(
+        {
+            "ConnectTimeoutError",
+            "IncompleteRead",
+            "NewConnectionError",
+            "ProtocolError",
+            "ProxyError",
+            "ReadTimeoutError",
+            "SSLError",
+        }
+    ),
+    "botocore": frozenset(
+        {"ConnectTimeoutError", "ConnectionError", "ReadTimeoutError", "ConnectionClosedError"}
+    ),
+    "websockets": frozenset({"ConnectionClosed"}),
+    "asyncio": frozenset({"IncompleteReadError"}),
     "http": frozenset({"IncompleteRead"}),
+    "imaplib": frozenset({"abort"}),
+    "smtplib": frozenset({"SMTPConnectError", "SMTPServerDisconnected"}),
+    **_SDKS,
 }
+
+#: Of databases: top package, class, the attribute that holds the SQLSTATE of the server's answer.
+_SQLSTATE_NAMES = (
+    ("psycopg", "OperationalError", "sqlstate"),
+    ("psycopg2", "OperationalError", "pgcode"),
+)
+_LOST_SQLSTATES = ("08", "57P01", "57P02", "57P03")  # beginnings: no connection, or a restart
+
+#: top package → classes that keep the transport's error in `reason`.
+_REASON_NAMES = {"urllib": {"URLError"}, "urllib3": {"MaxRetryError"}}
 
 #: top package, class, the attribute that holds the HTTP status: libraries that name it otherwise.
 _STATUS_NAMES = (
@@ -277,13 +312,15 @@ class TimeLimitError(Exception):
 
 
 class RemoteError(Exception):
-    """An error that was raised in another process, as it was seen there."""
+    """An error as it was seen where it was raised, in a thread or a process: a plain one."""
 
     def __init__(self, kind: str, message: str, where: str | None, classified: Classified) -> None:
         super().__init__(message)
         self.kind = kind
         self.where = where
         self.classified = classified
+        self.is_bad_answer = False  # the task says so of an answer, or could not read it
+        self.call: object = None  # the answer's, where the task has named it
 
 
 def classify(
@@ -363,7 +400,7 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
     # 2. A request was not sent, or our own client says that the provider needs patience.
     if isinstance(error, RequestAdmissionError):
         return Classified(FailureClass.SERVICE, _seconds(error.retry_after_seconds))
-    if isinstance(error, ProviderThrottled | ProviderUnavailable):
+    if isinstance(error, AccountClosed | ProviderThrottled | ProviderUnavailable):
         return Classified(FailureClass.SERVICE, _seconds(error.retry_after), error.status_code)
     # 3. The error says itself how long to wait.
     wait_seconds = _seconds(_peek(error, "retry_after"))
@@ -373,38 +410,106 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
     response = _peek(error, "response")
     status = _status(error, response)
     if status is not None and status >= 400:
-        if status not in PATIENCE_STATUSES:
-            return _UNKNOWN
         values = _header_values(response) or _header_values(error)
-        return Classified(FailureClass.SERVICE, parse_retry_after(values, now), status)
-    # 5. The way there is broken; but a pipe of the job's own is no way to anybody.
-    if isinstance(error, OSError) and error.errno == errno.EPIPE and _is_own_pipe(error):
-        return _UNKNOWN
-    # An SDK takes whatever its transport raised for a broken connection; we know better.
+        wait_seconds = parse_retry_after(values, now)
+        is_pause = status == 402 and wait_seconds is not None
+        if status not in PATIENCE_STATUSES and not is_pause:
+            return _UNKNOWN
+        return Classified(FailureClass.SERVICE, wait_seconds, status)
+    # 5. An SDK takes whatever its transport raised for a broken connection; we know better.
     if isinstance(error.__cause__, PenstockError) and _has_name(error, _SDKS):
         return None
+    # 6. The way there is broken, or something of the task's own that looks like it.
+    if _is_own_stream(error):
+        return _UNKNOWN
+    return _NODE if _is_transport(error) else None
+
+
+def _is_transport(error: BaseException) -> bool:
+    """Return whether a connection has failed: by class, by number, or by who raised it."""
+    if isinstance(error, ssl.SSLError):
+        return type(error) is not ssl.SSLError or error.errno in _TLS_ERRNOS
     if isinstance(error, _NODE_TYPES) or _has_name(error, _NODE_NAMES):
-        return _NODE
-    if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:
-        return _NODE
-    return None
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _NETWORK_ERRNOS
+    if isinstance(error, EOFError | TimeoutError) or type(error) is OSError:
+        return _is_raised_by_network(error)
+    return _is_lost_database(error)
 
 
-def _is_own_pipe(error: OSError) -> bool:
-    """Return whether the broken pipe is one of the job itself: stdout, or the input of a program.
+def _is_raised_by_network(error: BaseException) -> bool:
+    """Return whether an error whose class says nothing was raised by code that talks to others.
 
-    The number is the same as that of a broken connection, so the function that made the failing
-    call must tell: code of a networking package, or one that names a call of sockets, has lost a
-    connection. An error without a traceback is what a library has made up; it is the network's.
+    `socket.timeout` is `TimeoutError`, as are the ends of `asyncio.timeout` and `Future.result`;
+    `EOFError` is raised by ftplib, and by gzip. The innermost function tells them apart; a limit of
+    time belongs to whoever has set it. An error without a traceback is nobody's but the task's.
     """
-    step = error.__traceback__
-    if step is None:
+    frames = _frames(error)
+    for frame in reversed(frames):
+        if _is_of(frame, _NETWORK_MODULES):
+            return True
+        if not _is_of(frame, _TIME_LIMITS):
+            break
+    # Methods of a socket leave no frame: then it is their message and the names in their caller.
+    own_call = bool(frames) and not _SOCKET_CALLS.isdisjoint(frames[-1].f_code.co_names)
+    return own_call and type(error) is TimeoutError and error.args == ("timed out",)
+
+
+def _is_own_stream(error: BaseException) -> bool:
+    """Return whether it is a pipe of the job itself: stdout, or to and from a program it started.
+
+    Numbers and classes are those of a broken connection, so the function that made the failing
+    call must tell: networking code, or one that names a call of sockets, has lost a connection. An
+    error without a traceback is what a library has made up; it is the network's.
+    """
+    if not isinstance(error, ConnectionError | EOFError):
         return False
-    while step.tb_next is not None:
+    frames = _frames(error)
+    if any(_is_of(frame, _STREAMS) and _is_pipe(frame.f_locals.get("self")) for frame in frames):
+        return True
+    if not isinstance(error, OSError) or error.errno != errno.EPIPE or not frames:
+        return False
+    last = frames[-1]
+    known = _is_of(last, _NETWORK_MODULES) or _is_of(last, _TIME_LIMITS)
+    return not known and _SEND_CALLS.isdisjoint(last.f_code.co_names)
+
+
+_STREAMS = frozenset({"asyncio.streams"})
+
+
+def _is_pipe(stream: object) -> bool:
+    """Return whether a stream of asyncio is one to or from a program, not a socket's."""
+    transport = _peek(stream, "transport") or _peek(stream, "_transport")
+    ask = _peek(transport, "get_extra_info")
+    return callable(ask) and ask("pipe") is not None
+
+
+def _is_lost_database(error: BaseException) -> bool:
+    for package, name, attribute in _SQLSTATE_NAMES:
+        if _has_name(error, {package: {name}}):
+            sqlstate = _peek(error, attribute)
+            if isinstance(sqlstate, str):
+                return sqlstate.startswith(_LOST_SQLSTATES)
+            return "FATAL:" not in str(error)  # a server that has answered is there
+    return False
+
+
+def _frames(error: BaseException) -> list[FrameType]:
+    """Return the functions that an error came through, the one that raised it last."""
+    frames, step = [], error.__traceback__
+    while step is not None:
+        frames.append(step.tb_frame)
         step = step.tb_next
-    frame = step.tb_frame
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package not in _NETWORK_PACKAGES and _SOCKET_CALLS.isdisjoint(frame.f_code.co_names)
+    return frames
+
+
+def _is_of(frame: FrameType, modules: frozenset[str]) -> bool:
+    """Return whether a function is of one of these modules, or of a module inside one."""
+    module = str(frame.f_globals.get("__name__", ""))
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return bool(module)
 
 
 def _together(parts: Iterable[Classified]) -> Classified:
@@ -422,8 +527,7 @@ def _together(parts: Iterable[Classified]) -> Classified:
 def _inner(error: BaseException) -> BaseException | None:
     if error.__cause__ is not None:
         return error.__cause__
-    # urllib keeps the transport's error in `reason`.
-    reason = _peek(error, "reason") if _has_name(error, {"urllib": {"URLError"}}) else None
+    reason = _peek(error, "reason") if _has_name(error, _REASON_NAMES) else None
     return reason if isinstance(reason, BaseException) else None
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The retry policy: charges failed attempts, sets the next one's time, or says it was the last.
 
-Nobody else decides which attempt is the last: workers tell stores, which obey. Only of a worker
-that died a store decides itself, since nobody is left to tell it (`stores/sql/dead_workers.py`).
+`is_last` is the rule for the last attempt: workers tell stores, which obey. It is applied here, to
+attempts that were killed with their worker (`supervisor/dead_workers.py`) and to ticks
+(`schedules/tick.py`). Of a worker that died unseen the store decides itself, since nobody is
+left to tell it (`stores/sql/dead_workers.py`).
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class RetryPolicy:
     """The retry baseline: configured once, invisible to tasks. Keeps nothing between calls.
 
     Only the work's own faults spend attempts. Node and service errors are put off uncharged until
-    the first of them is `give_up_after_seconds` ago.
+    the first of them is `give_up_after_seconds` ago; a wait that would end later is not begun.
     """
 
     classifiers: tuple[Classifier, ...] = ()  # asked before ours, in order
@@ -172,7 +174,10 @@ class RetryPolicy:
         return patient._defer(classified, deferred_since_seconds_ago or 0.0, 0, rand)
 
     def decide_crash(self, *, crashes: int, max_crashes: int, rand: float) -> RetryDecision:
-        """Decide what follows the death of a process that ran a job alone; `crashes` before."""
+        """Decide what follows the death of a process that ran a job alone; `crashes` before.
+
+        At `max_crashes` the job is poison and ends.
+        """
         ends = is_last(crashes, max_crashes)
         delay_seconds = 0.0 if ends else self.own.delay(crashes, rand)
         return RetryDecision(ErrorCategory.CRASHED, delay_seconds, charge=False, ends=ends)
@@ -182,12 +187,14 @@ class RetryPolicy:
     ) -> RetryDecision:
         service = classified.category is FailureClass.SERVICE
         backoff = self.service if service else self.node
-        ends = seconds_ago >= self.give_up_after_seconds
+        left_seconds = self.give_up_after_seconds - seconds_ago
         delay_seconds = backoff.delay(max(backoff.step_after(seconds_ago), deferrals), rand)
+        delay_seconds = min(delay_seconds, left_seconds)  # the last try is when the time is over
         # A wait that was asked for is obeyed exactly. One of 0 (a date in the past) leaves the
         # back-off in charge: obeyed exactly, it would be a busy loop that costs nothing.
         if classified.wait_seconds:
             delay_seconds = classified.wait_seconds
+        ends = left_seconds <= 0 or delay_seconds > left_seconds
         return RetryDecision(
             category=ErrorCategory.SERVICE if service else ErrorCategory.NODE,
             delay_seconds=0.0 if ends else delay_seconds,

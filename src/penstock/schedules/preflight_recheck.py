@@ -42,7 +42,7 @@ class PreflightRecheck:
         """Let all of them look that are about this unit; CheckFailed if one does not pass."""
         for check in checks_of(schedule, payload, on_duty):
             try:
-                value = value_text(await self._run(check))
+                value = await self._run(check)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
@@ -62,29 +62,30 @@ class PreflightRecheck:
         with suppress(StoreError):
             await self._store.keep_preflights(self._checked.app, [result])
 
-    async def _run(self, check: Check) -> Any:  # noqa: ANN401 (whatever it returns)
+    async def _run(self, check: Check) -> str | None:
+        """Run a check; what it returned, as strict JSON text."""
         preflight = check.preflight
         partition = check.partition or None
         info = JobInfo(check.unit, preflight.name, 1, partition)
         context = Context(info, self._checked.of_job(partition))
         args, kwargs = preflight.codec.call_arguments(check.payload)
-        if preflight.is_async:
-            return await preflight.function(context, *args, **kwargs)
-        return await self._in_thread(
-            check.unit, lambda: preflight.function(context, *args, **kwargs)
-        )
+        if not preflight.is_async:
+            return await self._in_thread(
+                check.unit, lambda: value_text(preflight.function(context, *args, **kwargs))
+            )
+        value = await preflight.function(context, *args, **kwargs)
+        try:
+            return value_text(value, at_once=True)
+        except strict_json.NotPlain:  # code of its classes, which may block
+            return await self._in_thread(check.unit, lambda: value_text(value))
 
-    async def _in_thread(
-        self,
-        unit: str,
-        body: Callable[[], Any],
-    ) -> Any:  # noqa: ANN401 (whatever it returns)
+    async def _in_thread(self, unit: str, body: Callable[[], str | None]) -> str | None:
         """Run a look in a thread; one that was given up keeps its thread, and gets no second."""
         if unit in self._in_threads:
             raise UsageError("its last check has not ended yet; give its calls time limits")
-        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-        def done(value: object, error: BaseException | None) -> None:
+        def done(value: str | None, error: BaseException | None) -> None:
             self._in_threads.discard(unit)
             if ended.done():
                 return
@@ -99,11 +100,16 @@ class PreflightRecheck:
         return await ended
 
 
-def value_text(value: object) -> str | None:
-    """What a preflight returned, as strict JSON text; UsageError if it is none."""
+def value_text(value: object, *, at_once: bool = False) -> str | None:
+    """What a preflight returned, as strict JSON text; UsageError if it is none.
+
+    With `at_once` NotPlain, if code of its classes would have to be run.
+    """
     if value is None:
         return None
     try:
-        return strict_json.dumps(value, limit_bytes=PREFLIGHT_BYTES_MAX)
+        return strict_json.dumps(value, limit_bytes=PREFLIGHT_BYTES_MAX, at_once=at_once)
     except StrictJsonError as error:
+        if at_once and isinstance(error, strict_json.NotPlain):
+            raise
         raise UsageError(f"result is not JSON: {error}") from None

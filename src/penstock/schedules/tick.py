@@ -111,13 +111,22 @@ class TickKind(PlainKind):
             return None
         return self._recheck.look(self._schedules[job.task], on_duty, job.payload)
 
-    def returned(
+    def encoded(
         self,
         attempt: Attempt,
         value: Any,  # noqa: ANN401 (whatever the body returned is not kept)
+        *,
+        at_once: bool,
+    ) -> tuple[Effect, ...]:
+        return _effects(attempt, at_once=at_once)
+
+    def returned(
+        self,
+        attempt: Attempt,
+        value: Any,  # noqa: ANN401 (what `encoded` has made)
         now_at: int,
     ) -> JobEnd:
-        return self._armed_again(attempt, now_at, _effects(attempt))
+        return self._armed_again(attempt, now_at, value)
 
     def skipped(self, attempt: Attempt, error: Skip, now_at: int) -> JobEnd:
         return self._armed_again(attempt, now_at, ())
@@ -159,7 +168,7 @@ class TickKind(PlainKind):
         )
 
 
-def _effects(attempt: Attempt) -> tuple[Effect, ...]:
+def _effects(attempt: Attempt, *, at_once: bool) -> tuple[Effect, ...]:
     """What a tick that went well leaves behind, in one transaction with its next time."""
     context = attempt.context
     if not isinstance(context, TickContext):
@@ -167,7 +176,7 @@ def _effects(attempt: Attempt) -> tuple[Effect, ...]:
     effects: list[Effect] = []
     if context._enqueued:
         effects.append(EnqueueJobs(tuple(context._enqueued)))
-    cursor = context.changed_cursor()
+    cursor = context.changed_cursor(at_once=at_once)
     if cursor is not None:
         effects.append(SetCursor(attempt.job.key, cursor))
     return tuple(effects)

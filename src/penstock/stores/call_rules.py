@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
+from operator import add, sub
 from typing import NamedTuple
 
 from penstock.model.job import JobId
@@ -23,7 +23,7 @@ from penstock.model.journal import (
     Intent,
     IntentVerdict,
 )
-from penstock.model.spending import Account, Amount, Balance, Budget, Period, accounts_of, utc_day
+from penstock.model.spending import Account, Amount, Balance, Budget, accounts_of, utc_day
 
 UNENDED = frozenset((CallState.OPEN, CallState.HELD))  # their reserve is kept
 ZERO = Amount()
@@ -40,6 +40,8 @@ class Change(NamedTuple):
     reused: int = 0
     resent: int = 0
     estimated: int = 0
+    doubt_micros: int = 0
+    doubt_tokens: int = 0
 
     def plus(self, other: Change) -> Change:
         return Change(*map(add, self, other))
@@ -49,22 +51,30 @@ class Change(NamedTuple):
         return Amount(self.reserved_micros, self.reserved_tokens)
 
     @property
+    def doubt(self) -> Amount:
+        return Amount(self.doubt_micros, self.doubt_tokens)
+
+    @property
     def claimed(self) -> Amount:
-        """What is spent or reserved."""
+        """What is spent, reserved or in doubt."""
         return Amount(
-            self.spent_micros + self.reserved_micros, self.spent_tokens + self.reserved_tokens
+            self.spent_micros + self.reserved_micros + self.doubt_micros,
+            self.spent_tokens + self.reserved_tokens + self.doubt_tokens,
         )
 
-    def as_balance(self, account: Account) -> Balance:
-        spent = Amount(self.spent_micros, self.spent_tokens)
+    def as_balance(self, account: Account, in_hand: Amount) -> Balance:
+        """For people: what is reserved, and is of no call in hand, is in doubt."""
+        flying = Amount(*map(min, self.reserved, in_hand))  # read apart, while others go on
+        left = map(sub, self.reserved, flying)
         return Balance(
             account,
-            spent,
-            self.reserved,
+            Amount(self.spent_micros, self.spent_tokens),
+            flying,
             self.bought,
             self.reused,
             self.resent,
             self.estimated,
+            in_doubt=Amount(*map(add, self.doubt, left)),
         )
 
 
@@ -72,20 +82,22 @@ NOTHING = Change()
 
 
 class Place(NamedTuple):
-    """Where a call counts: eight accounts follow from it."""
+    """Where a call counts: twelve accounts follow from it."""
 
     run_id: str
     day: str
     task: str
     provider: str
     model: str
+    app: str = ""
 
     @property
     def accounts(self) -> tuple[Account, ...]:
         return accounts_of(*self)
 
-    def span(self, period: Period) -> str:
-        return self.run_id if period is Period.RUN else self.day
+    def account(self, budget: Budget) -> Account:
+        """The account that a budget is about, if it covers this place."""
+        return Account(budget.scope, budget.period, budget.span(self.run_id, self.day), self.app)
 
 
 @dataclass(slots=True)
@@ -105,6 +117,8 @@ class CallRow:
     reused: int = 0
     resent: int = 0
     estimated: int = 0
+    doubts: int = 0  # earlier sends whose fate is unknown
+    doubt: Amount = ZERO  # what they were estimated at
 
     @property
     def is_unended(self) -> bool:
@@ -125,7 +139,23 @@ class CallRow:
             reused=self.reused,
             resent=self.resent,
             estimated=self.estimated,
+            doubts=self.doubts,
+            doubt=self.doubt,
         )
+
+
+#: The figures of ended calls, in the order of `sum_calls`.
+ENDED_FIGURES = (
+    "bought",
+    "reused",
+    "micros",
+    "tokens",
+    "resent",
+    "estimated",
+    "doubts",
+    "doubt_micros",
+    "doubt_tokens",
+)
 
 
 class Sums:
@@ -149,16 +179,43 @@ class Sums:
 
     def reserve(self, row: CallRow, resent: int = 0) -> None:
         """A call came to be open, perhaps once more: its reserve is kept."""
-        micros, tokens = row.reserved
-        self._add(row.place, Change(0, 0, micros, tokens, resent=resent))
-        self.figures["unended"] += 1
+        self.claim(row.place, row.reserved, resent)
+        self._count_open(row, 1)
         self.figures["resent"] += resent
+
+    def claim(self, place: Place, reserved: Amount, resent: int = 0) -> None:
+        """Calls at a place have reserved something."""
+        self._add(place, Change(0, 0, *reserved, resent=resent))
 
     def give_back(self, row: CallRow) -> None:
         """It is open no more: its reserve is given back."""
         micros, tokens = row.reserved
         self._add(row.place, Change(0, 0, -micros, -tokens))
-        self.figures["unended"] -= 1
+        self._count_open(row, -1)
+
+    def abandon(self, row: CallRow) -> None:
+        """It is forgotten, and its fate stays unknown: its estimate stays counted."""
+        self.give_back(row)
+        micros, tokens = row.reserved
+        self._add(row.place, Change(doubt_micros=micros, doubt_tokens=tokens))
+
+    def doubt(self, row: CallRow) -> None:
+        """The same of a call that is sent again: its row remembers the earlier send."""
+        self.abandon(row)
+        self.figures["doubts"] += 1
+        self.figures["doubt_micros"] += row.reserved.micros
+        self.figures["doubt_tokens"] += row.reserved.tokens
+
+    def leave_open(self, row: CallRow) -> None:
+        """The same of a call that nobody has sent again so far."""
+        self.doubt(row)
+        self.figures["doubts"] -= 1
+        self.figures["unended"] += 1
+
+    def _count_open(self, row: CallRow, sign: int) -> None:
+        self.figures["unended"] += sign
+        self.figures["open_micros"] += sign * row.reserved.micros
+        self.figures["open_tokens"] += sign * row.reserved.tokens
 
     def pay(self, row: CallRow, used: Amount, estimated: int) -> None:
         """An answer was bought; 1: not all that it cost was told."""
@@ -172,14 +229,9 @@ class Sums:
         """Answers came from the journal, once for each time an account is named."""
         self._reuses.update(accounts)
 
-    def forget(self, bought: int, reused: int, used: Amount, resent: int, estimated: int) -> None:
-        """Calls that have ended are no longer kept: what was spent is spent."""
-        self.figures["resent"] -= resent
-        self.figures["estimated"] -= estimated
-        self.figures["bought"] -= bought
-        self.figures["reused"] -= reused
-        self.figures["micros"] -= used.micros
-        self.figures["tokens"] -= used.tokens
+    def forget(self, sums: Sequence[int]) -> None:
+        """Calls are no longer kept: what was spent is spent, and what is in doubt stays so."""
+        self.figures.subtract(dict(zip(ENDED_FIGURES, sums, strict=True)))
 
     def of(self, account: Account) -> Change:
         """What has been added to one account so far."""
@@ -244,17 +296,24 @@ class CallBook:
         present = jobs.get(intent.key.job)
         if present is None or max(present, row.token if row else 0) > intent.token:
             return IntentVerdict(written=False, is_stale=True)
-        place = Place(intent.run_id, self._day, intent.task, intent.provider, intent.model)
+        place = Place(
+            intent.run_id, self._day, intent.task, intent.provider, intent.model, intent.app
+        )
         replaced = row if row is not None and row.is_unended else None
+        is_told_twice = replaced is not None and (
+            replaced.token == intent.token and intent.resent <= replaced.resent
+        )
         for budget in budgets:
-            account = Account(budget.scope, budget.period, place.span(budget.period))
+            account = place.account(budget)
             if account not in place.accounts:
                 continue
-            left = self._left(account, budget, balance, replaced)
+            left = self._left(account, budget, balance, replaced if is_told_twice else None)
             if not _fits(intent.reserved, budget, left):
                 return IntentVerdict(written=False, over=budget, left=left)
-        if replaced is not None:
+        if replaced is not None and is_told_twice:
             self._sums.give_back(replaced)
+        elif replaced is not None:
+            self._sums.doubt(replaced)
         fresh = CallRow(
             0 if row is None else row.no,
             intent.key,
@@ -268,11 +327,14 @@ class CallBook:
         resent = intent.resent
         if row is not None:
             fresh.used, fresh.bought, fresh.reused = row.used, row.bought, row.reused
-            fresh.estimated = row.estimated
+            fresh.estimated, fresh.doubts, fresh.doubt = row.estimated, row.doubts, row.doubt
             fresh.resent = max(row.resent, intent.resent)
             resent = fresh.resent - row.resent
             if row.state is CallState.ANSWERED:
                 self.unkept.append(row)
+        if replaced is not None and not is_told_twice:
+            fresh.doubts += 1
+            fresh.doubt = Amount(*map(add, fresh.doubt, replaced.reserved))
         self._sums.reserve(fresh, resent)
         self._rows[intent.key] = self.changed[intent.key] = fresh
         return IntentVerdict(written=True)
@@ -346,6 +408,13 @@ class CallBook:
                 self.changed[key] = row
                 self.unkept.append(row)
 
+    def doubt(self) -> None:
+        """Nobody has these in hand: their reserves become doubts."""
+        for row in self._rows.values():
+            self._sums.leave_open(row)
+            row.doubt, row.reserved = Amount(*map(add, row.doubt, row.reserved)), ZERO
+            self.changed[row.key] = row
+
     def _end(self, row: CallRow, state: CallState) -> None:
         if row.is_unended:
             self._sums.give_back(row)
@@ -355,10 +424,14 @@ class CallBook:
 
 def budgeted(intents: Sequence[Intent], budgets: Sequence[Budget], now: int) -> list[Account]:
     """The accounts that decide about these intents, in the order in which they are locked."""
-    runs = {intent.run_id for intent in intents}
-    spans: Mapping[Period, Set[str]] = {Period.RUN: runs, Period.DAY: {utc_day(now)}}
+    whose = {(intent.run_id, intent.app) for intent in intents}
+    day = utc_day(now)
     return sorted(
-        {Account(one.scope, one.period, span) for one in budgets for span in spans[one.period]}
+        {
+            Account(one.scope, one.period, one.span(run_id, day), app)
+            for one in budgets
+            for run_id, app in whose
+        }
     )
 
 

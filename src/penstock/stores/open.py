@@ -8,12 +8,14 @@ for those who use one.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import ConfigError, StoreMissing, UsageError
 from penstock.ids import SystemIds
+from penstock.model.job import JobId
 from penstock.model.views import BackupReport
 from penstock.redaction.secrets import redacted_url
 from penstock.stores.protocol import Store
@@ -70,6 +72,8 @@ def _no_name(path: Path) -> bool:
 def open_store(
     url: str,
     *,
+    app: str | None = None,
+    tasks: Sequence[str] | None = None,
     durability: str = "full",
     folder: Path | None = None,
     reading_will_do: bool = False,
@@ -80,7 +84,28 @@ def open_store(
     Without `make` one that is not there yet is StoreMissing. With `reading_will_do` a store that
     may not be written can still be read. A server that cannot be reached is StoreUnavailable at
     once: whoever wants to wait for it asks again.
+
+    An `app` signs on: the store is about its jobs. With `tasks` it takes over what has no owner.
     """
+    store = _opened(url, durability, folder, reading_will_do, make)
+    if app is not None:
+        try:
+            _sign_on(store, app, tasks)
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _sign_on(store: Store, app: str, tasks: Sequence[str] | None) -> None:
+    moved = store.sign_on(app, tasks, JobId(0)).result()
+    while moved.more:
+        moved = store.sign_on(app, tasks, moved.last).result()
+
+
+def _opened(
+    url: str, durability: str, folder: Path | None, reading_will_do: bool, make: bool
+) -> Store:
     if is_server(url):
         open_postgres: OpenServer = of_postgres("open", url).open_postgres
         return open_postgres(url, durability=durability, reading_will_do=reading_will_do, make=make)

@@ -49,9 +49,11 @@ from penstock.model.run import RUN_BYTES_MAX, RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
 from penstock.model.views import (
+    AppView,
     EndMark,
     EnqueueReport,
     JobContext,
+    Moved,
     Outlook,
     Progress,
     Retried,
@@ -129,7 +131,7 @@ class ManifestStore(Protocol):
         ...
 
     def named_paths(self, dataset: str, after: int, limit: int) -> Reply[list[tuple[int, str]]]:
-        """(row id, document) of every row of a dataset, visible or not, by id; for sweeping."""
+        """(row id, document) of every row of a dataset, whichever app's, by id; for sweeping."""
         ...
 
     def datasets(self) -> Reply[list[DatasetView]]: ...
@@ -284,12 +286,24 @@ class JournalStore(Protocol):
     def call_figures(self, job: JobId | None) -> Reply[CallFigures]:
         """Sums over the calls of a job, or of all that are kept; from counters, never a scan.
 
-        In doubt are open and held calls whose lease is not the job's present one.
+        In doubt are open and held calls whose lease is not the job's present one, and earlier sends
+        of calls that were sent again in doubt.
         """
         ...
 
     def balances(self, spans: Sequence[str]) -> Reply[list[Balance]]:
-        """All accounts of some runs and days."""
+        """All accounts of some runs and days, or of `total`, of every app.
+
+        Reserved is what calls in hand have reserved; what others have is in doubt, beside what was
+        sent again since.
+        """
+        ...
+
+    def reset_totals(self, app: str, scope: str | None) -> Reply[list[Balance]]:
+        """Let the totals of an app, or one of them, begin at zero; what they held before.
+
+        What calls in hand have reserved stays. What is in doubt is forgiven in these accounts only.
+        """
         ...
 
     def prune_calls(self, before: int, after: JobId) -> Reply[tuple[Progress, JobId]]:
@@ -320,7 +334,10 @@ class RunStore(Protocol):
         ...
 
 
-LOSSES_BEFORE_SOLO = 3  # leases of one job lost with its worker in a row before it runs alone
+LOSSES_BEFORE_SUSPECT = 3  # leases of one job lost with a worker in a row, unseen in a slot
+EXPIRIES_BEFORE_SUSPECT = 2  # the same where nobody saw the death: its supervisor died as well
+CELLS_PER_LEASE = 64  # cells of suspects that one lease call looks at
+SUSPECTS_PER_LEASE = 1_024  # and how many suspects in all
 MAX_CRASHES_BY_EXPIRY = 3  # leases lost alone by expiry before a job ends in `error`
 GROUPS_PER_LEASE = 8  # groups visited by one lease call; each costs some pages of log
 LANES_PER_LEASE = 64  # lanes visited by one lease call, at least one per group
@@ -352,6 +369,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     state: JobState | None = None
     task: str | None = None
+    app: str | None = None
 
 
 class JobStore(Protocol):
@@ -375,7 +393,7 @@ class JobStore(Protocol):
     def beat(
         self, worker_ids: Sequence[WorkerId], ttl_seconds: float
     ) -> Reply[frozenset[WorkerId]]:
-        """Prolong workers that are still alive; the answer names those. None is revived."""
+        """Heartbeat: renew the leases of workers still alive, and name those. None is revived."""
         ...
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
@@ -421,6 +439,9 @@ class JobStore(Protocol):
 
         `overdue` are attempts because of which it was killed: they fail as they say.
 
+        Suspects of one death are a cell and run again together; if they were one before, they are
+        two from now on, the lower half of the ids and the upper one.
+
         A started job that ran alone is charged a crash; with `max_crashes` of them it ends in
         `error`, category `crashed`, naming the cause. Bounded: repeat while the answer says `more`.
         """
@@ -430,6 +451,13 @@ class JobStore(Protocol):
         """End a worker that stops cleanly: what it still holds is ready again. Bounded as reap."""
         ...
 
+    def expire(self, worker_ids: Sequence[WorkerId]) -> Reply[int]:
+        """End the leases of workers that are certainly gone, unseen; how many were alive.
+
+        The next lease call takes back what they held, as if their time had run out.
+        """
+        ...
+
     def revoke(self, ref: JobRef, error: str) -> Reply[Verdict]:
         """End one attempt from outside (an operator): the job is ready again, its holder fenced.
 
@@ -437,8 +465,10 @@ class JobStore(Protocol):
         """
         ...
 
-    def cancel(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
+    def cancel(self, keys: Sequence[str], app: str | None = None) -> Reply[frozenset[str]]:
         """Cancel jobs that have not ended; the answer names those that were cancelled.
+
+        Refused with KeyOfSeveralApps where that is not clear.
 
         Of a job that runs the lease is detached until its holder has stopped the body.
         """
@@ -496,11 +526,13 @@ class JobStore(Protocol):
 
     def stats(self) -> Reply[Stats]: ...
 
-    def job(self, key: str) -> Reply[Job | None]: ...
+    def job(self, key: str, app: str | None = None) -> Reply[Job | None]:
+        """A job of an app; KeyOfSeveralApps where several have one, and none is named."""
+        ...
 
-    def attempts(self, key: str) -> Reply[list[Attempt]]: ...
+    def attempts(self, key: str, app: str | None = None) -> Reply[list[Attempt]]: ...
 
-    def job_context(self, key: str) -> Reply[JobContext | None]:
+    def job_context(self, key: str, app: str | None = None) -> Reply[JobContext | None]:
         """A job with what it waits for, as far as this store knows."""
         ...
 
@@ -512,6 +544,51 @@ class JobStore(Protocol):
 
     def check(self) -> Reply[list[str]]:
         """Every broken invariant of seam.md, as sentences. Scans everything: for tests."""
+        ...
+
+
+class AppStore(Protocol):
+    """Apps that share a store: each has jobs, keys, units, cursors and datasets of its own.
+
+    A store that has signed on as an app, or looks as one, is about that app; any other is about
+    all of them, and what it enqueues has no owner.
+    """
+
+    @property
+    def app(self) -> str | None: ...
+
+    def sign_on(self, app: str, tasks: Sequence[str] | None, after_id: JobId) -> Reply[Moved]:
+        """Be about this app from now on; what has no owner and is its own moves to it, a slice.
+
+        That is jobs of `tasks` (None: take nothing), if the store names no other app, and units
+        and jobs of plans that name this one. It is done at once if nothing else has no owner.
+        Repeat from where it stopped while it says `more`.
+        """
+        ...
+
+    def look_as(self, app: str | None) -> Reply[None]:
+        """Be about this app without a trace, as in a store that may not be written.
+
+        None: about all of them.
+        """
+        ...
+
+    def adopt_jobs(self, app: str, tasks: Sequence[str] | None, after_id: JobId) -> Reply[Moved]:
+        """Give an app a slice of what has no owner: jobs of some tasks, or everything.
+
+        Jobs whose key the app has already stay. UsageError if nobody knows the app.
+        """
+        ...
+
+    def rename_app(self, old: str, new: str, after_id: JobId) -> Reply[Moved]:
+        """Give an app another name; in slices if an app has that name, which gets all of it.
+
+        UsageError if a worker of it is alive, or if both have a job of the same key.
+        """
+        ...
+
+    def apps(self) -> Reply[list[AppView]]:
+        """Every app, by name; without one: what has no owner, if there is any."""
         ...
 
 
@@ -639,6 +716,7 @@ class ScheduleStore(Protocol):
 
 class Store(
     JobStore,
+    AppStore,
     LimitStore,
     StatusStore,
     ControlStore,

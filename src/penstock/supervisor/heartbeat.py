@@ -14,10 +14,8 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError, StoreCorrupt, StoreError, StoreFailed
 from penstock.stores.protocol import JobStore
 from penstock.stores.retry import Outage
-from penstock.worker.heartbeat import LOST_MONOTONIC, RepeatingThread, margin
+from penstock.worker.heartbeat import RepeatingThread, renew
 from penstock.worker.slot_table import SlotTable
-
-RENEWED_PAST_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
 
 log = logging.getLogger("penstock.beat")
 
@@ -62,37 +60,15 @@ class LeaseHeartbeat(RepeatingThread):
             )
 
     def _renew(self) -> int:
-        now = self._clock.monotonic()
-        wanted = {}
-        for table in self._tables():
-            if table is None:
-                continue
-            try:
-                snapshot = table.snapshot()
-            except ValueError:  # the worker has just been reaped and its table closed
-                continue
-            overdue = any(
-                record.deadline_monotonic and now > record.deadline_monotonic + RENEWED_PAST_SECONDS
-                for record in snapshot.running
-            )
-            if snapshot.worker is not None and not overdue:
-                wanted[snapshot.worker] = table
-        if not wanted:
-            return 0
+        tables = [table for table in self._tables() if table is not None]
         try:
-            alive = self._store.beat(list(wanted), self._ttl_seconds).result(self._ttl_seconds)
+            count = renew(self._store, tables, self._ttl_seconds, self._clock.monotonic())
         except (StoreFailed, StoreCorrupt) as error:
             self.failed = error
             return 0
         except (PenstockError, TimeoutError) as error:
             self._outage.began(error)
             return 0
-        self._outage.ended()
-        until = now + self._ttl_seconds - margin(self._ttl_seconds)
-        for worker, table in wanted.items():
-            try:
-                if table.snapshot().worker == worker:
-                    table.set_lease_until(until if worker in alive else LOST_MONOTONIC)
-            except ValueError:
-                continue
-        return len(alive)
+        if count:
+            self._outage.ended()
+        return count

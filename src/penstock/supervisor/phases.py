@@ -12,8 +12,9 @@ import logging
 from collections.abc import Sequence
 from enum import Enum
 
-import msgspec
+from msgspec.structs import replace
 
+from penstock.model.provider import ClosedAccount
 from penstock.model.spending import BudgetStop
 from penstock.model.views import Outlook
 from penstock.supervisor.protocol import (
@@ -72,19 +73,34 @@ class PreflightCrashes:
 
 
 class BudgetStops:
-    """Owns what the workers of one run have said about budgets when they ended."""
+    """Owns what the workers of one run have said about budgets and accounts when they ended."""
 
     def __init__(self) -> None:
         self._stops: dict[str, BudgetStop] = {}  # by budget; the last word has the numbers of now
+        self._accounts: dict[str, ClosedAccount] = {}  # by provider
 
     def __bool__(self) -> bool:
-        return bool(self._stops)
+        return bool(self._stops or self._accounts)
+
+    def note_accounts(self, closed: Sequence[ClosedAccount]) -> None:
+        for one in closed:
+            before = self._accounts.get(one.provider)
+            tasks = {*one.tasks, *(before.tasks if before is not None else ())}
+            self._accounts[one.provider] = replace(one, tasks=tuple(sorted(tasks)))
+
+    def accounts(self) -> tuple[ClosedAccount, ...]:
+        return tuple(self._accounts.values())
+
+    def sentences(self) -> list[str]:
+        """What each of them says to people."""
+        budgets = [stop.sentence for stop in self._stops.values()]
+        return budgets + [one.sentence for one in self._accounts.values()]
 
     def note(self, stops: Sequence[BudgetStop]) -> None:
         for stop in stops:
             before = self._stops.get(stop.budget)
             tasks = {*stop.tasks, *(before.tasks if before is not None else ())}
-            self._stops[stop.budget] = msgspec.structs.replace(stop, tasks=tuple(sorted(tasks)))
+            self._stops[stop.budget] = replace(stop, tasks=tuple(sorted(tasks)))
 
     def all(self) -> tuple[BudgetStop, ...]:
         return tuple(self._stops.values())
@@ -92,8 +108,9 @@ class BudgetStops:
     def hold_up(self, outlook: Outlook | None) -> bool:
         """True if something still waits for them; another worker may have had what it needed."""
         if outlook is None:
-            return bool(self._stops)
+            return bool(self)
         held = {task for stop in self._stops.values() for task in stop.tasks}
+        held.update(task for one in self._accounts.values() for task in one.tasks)
         return any(sum(outlook.open_by_task.get(task, {}).values()) for task in held)
 
 

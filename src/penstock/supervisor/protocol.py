@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.model.provider import ClosedAccount
 from penstock.model.spending import BudgetStop
 
 LINE_BYTES_MAX = 1024 * 1024  # a longer line is cut
@@ -72,6 +73,8 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """A worker has read its app and its settings and laid out its slot table."""
 
+    pid: int
+    app: str
     store_url: str
     durability: str
     lease_ttl_seconds: float
@@ -95,6 +98,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     left_behind: int = 0  # open jobs that nobody can do
     stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
     ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended the run
+    closed_accounts: tuple[ClosedAccount, ...] = ()  # accounts that have ended its work
 
 
 class Recycle(msgspec.Struct, frozen=True, tag="recycle"):
@@ -178,9 +182,10 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
-    """Another worker has ended: nobody else serves these tasks, and they wait for a budget."""
+    """Another worker has ended: nobody else serves tasks that wait for a budget or an account."""
 
     stops: tuple[BudgetStop, ...]
+    closed_accounts: tuple[ClosedAccount, ...] = ()
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

@@ -40,7 +40,7 @@ UNREACHABLE_SECONDS = 1.0  # the same while the store is unreachable
 ASK_SECONDS = 0.25  # for the last word on the run, before it is asked again
 READ_FAILS = "The store cannot be read"
 
-OpenStore = Callable[[str, str], Store]
+OpenStore = Callable[[protocol.Hello], Store]
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -72,7 +72,7 @@ class StoreAccess:
         self._statistics: StatisticsLine | None = None
         self.store: Store | None = None
         self.outlook: Question[Outlook] | None = None
-        self.suspects = 0  # jobs that have to run alone, as was last seen
+        self.suspects = 0  # jobs that wait in quarantine, as was last seen
 
     @property
     def unreachable(self) -> bool:
@@ -82,7 +82,7 @@ class StoreAccess:
     def meet(self, hello: protocol.Hello) -> None:
         """The first worker has told where it is."""
         self._hello = hello
-        open_store = partial(self._open_store, hello.store_url, hello.durability)
+        open_store = partial(self._open_store, hello)
         self._opening = Question(lambda: aside(open_store))
 
     def open(self, wait_seconds: float) -> bool:

@@ -2,7 +2,7 @@
 """Supervisor of worker processes.
 
 A small process that imports no user code. It starts workers, renews their leases, reports the
-dead, runs suspects alone in a fresh worker, and turns signals into a graceful shutdown.
+dead, runs suspects apart in a fresh worker, and turns signals into a graceful shutdown.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import BuildLost, PenstockError, StoreError
 from penstock.ids import IdSource, SystemIds
 from penstock.model.job import JobState
+from penstock.model.provider import ClosedAccount
 from penstock.model.spending import BudgetStop
 from penstock.stores.protocol import Store
 from penstock.supervisor import protocol
@@ -31,13 +32,21 @@ from penstock.supervisor.restarts import Restarts, SoloTurns
 from penstock.supervisor.sd_notify import Announcer
 from penstock.supervisor.stall_watch import StallWatch
 from penstock.supervisor.store_access import OpenStore, StoreAccess
-from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET, WorkerHandle, kill_overdue
+from penstock.supervisor.suspension import Suspension
+from penstock.supervisor.worker_handle import (
+    EXIT_OVER_BUDGET,
+    WorkerHandle,
+    kill_lapsed,
+    kill_overdue,
+)
 from penstock.worker.signals import SignalInbox
 
 TICK_SECONDS = 0.25  # display and looking around
 FAILED_STARTS_MAX = 3  # workers in a row that die before they say hello
 AFTER_GRACE_SECONDS = 4.0  # a worker that outlives its grace by this much is killed
 ABORT_SECONDS = 2.0  # the same after a second signal
+RESUMED_SECONDS = 1.0  # for workers that were stopped to look at their own time limits
+DEAF_SECONDS = 3.0  # a worker that has closed its end of the channel, and lives on, is killed
 RECYCLING_MAX = 2  # for each process: recycled workers that still run something
 OPEN_SECONDS = 1.0  # how long the supervisor waits for the store to open
 
@@ -75,6 +84,7 @@ class Supervisor:
         )
         self.hello: protocol.Hello | None = None
         self._signals = SignalInbox()
+        self._suspension = Suspension(lambda: kill_lapsed(self._workers, self._clock.monotonic()))
         self._stop_signal: int | None = None
         self._failed: protocol.Failed | None = None
         self._restarts = Restarts()
@@ -111,6 +121,7 @@ class Supervisor:
             self._access.stop_heartbeats()
             self._display.close(self._summarised_run())
             self._access.close()
+            self._suspension.close()
             self._signals.close()  # last: a signal must not tear the end in two
 
     def _over(self) -> bool:
@@ -165,6 +176,7 @@ class Supervisor:
                 self._read(kind, worker, key.fileobj)
         for number in self._signals.take():
             self._stop(number)
+        self._go_on_after_stop()
         for worker in [worker for worker in self._workers if not worker.alive]:
             self._ended(worker)
         self._restart_due()
@@ -173,6 +185,19 @@ class Supervisor:
             self._look_around()
             self._announcer.store(unreachable=self._access.unreachable)
         self._announcer.turned()
+
+    def _go_on_after_stop(self) -> None:
+        """Say what a Ctrl-Z has cost; workers get some time before they are judged by the clock."""
+        ended = self._suspension.take_ended()
+        if ended is None:
+            return
+        self._tick_at = self._clock.monotonic() + RESUMED_SECONDS
+        for pid in ended:
+            log.error(
+                "Worker %d lost its lease while it was stopped and is killed; another one takes "
+                "its place.",
+                pid,
+            )
 
     def _read(self, kind: str, worker: WorkerHandle, source: Any) -> None:  # noqa: ANN401
         if kind == "pid":
@@ -183,7 +208,9 @@ class Supervisor:
             return
         worker.read()
         if worker.channel_ended:
-            self._selector.unregister(worker.channel)  # the death itself is seen below
+            self._selector.unregister(worker.channel)  # the death itself is seen below, or brought
+            until = self._clock.monotonic() + DEAF_SECONDS
+            worker.kill_at_monotonic = min(worker.kill_at_monotonic, until)
         if worker.hello is not None and self.hello is None:
             self._meet(worker.hello)
         self._tell_to_begin(worker)
@@ -254,7 +281,7 @@ class Supervisor:
             if self._spec.drain:  # it may have been started before that was asked for
                 worker.tell(protocol.Drain())
             if self.stops:
-                worker.tell(protocol.Held(self.stops.all()))
+                worker.tell(self._held())
 
     def _look_around(self) -> None:
         """What happens now and again: suspects, overdue attempts, the display."""
@@ -270,7 +297,7 @@ class Supervisor:
         for worker in self._workers:
             self._tell_to_begin(worker)
             checks = worker.unfinished_checks()[1]
-            self._stalls.look(worker.process.pid, worker.snapshot(), now, store, checks)
+            self._stalls.look(worker.pid, worker.snapshot(), now, store, checks)
         try:
             self._access.look(lambda: self._show(store))
         except (StoreError, BuildLost) as error:
@@ -338,7 +365,7 @@ class Supervisor:
             if worker.solo:
                 self._solo_turns.ended(self._clock.monotonic())
             self._left_behind = max(self._left_behind, worker.finished.left_behind)
-            self._note_stops(worker, worker.finished.stops)
+            self._note_stops(worker, worker.finished.stops, worker.finished.closed_accounts)
             self._end_with(worker.finished.ended_schedules)
         elif self._may_start() and worker.leads and not self.phases.is_working:
             has_begun = worker.hello is not None
@@ -357,22 +384,34 @@ class Supervisor:
             self._failed = protocol.Failed(" ".join(schedules), 1)
             self._wind_down()
 
-    def _note_stops(self, worker: WorkerHandle, stops: Sequence[BudgetStop]) -> None:
-        """What is left waits for a budget, says one: then a run ends, drained or not."""
-        if not stops:
+    def _note_stops(
+        self,
+        worker: WorkerHandle,
+        stops: Sequence[BudgetStop],
+        closed: Sequence[ClosedAccount],
+    ) -> None:
+        """What is left waits for a budget, says one: then a run ends, drained or not.
+
+        For a closed account only a drain ends.
+        """
+        if not (stops or closed):
             return
         self.stops.note(stops)
-        self._tell_all(protocol.Held(self.stops.all()))
-        if not (self._spec.drain or worker.solo):
+        self.stops.note_accounts(closed)
+        self._tell_all(self._held())
+        if stops and not (self._spec.drain or worker.solo):
             self._is_out_of_money = True
             self._restarts.forget()
             self._tell_all(protocol.Stop())
+
+    def _held(self) -> protocol.Held:
+        return protocol.Held(self.stops.all(), self.stops.accounts())
 
     def _reap(self, worker: WorkerHandle) -> None:
         """Give back what it held; what ran is suspect."""
         worker.kill()  # what its tasks left behind, before the same jobs run again
         self._workers.remove(worker)
-        self._stalls.forget(worker.process.pid)
+        self._stalls.forget(worker.pid)
         for _, source in worker.sources():
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(source)

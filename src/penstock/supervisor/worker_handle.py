@@ -16,9 +16,11 @@ from typing import Any
 import msgspec
 
 from penstock.process_identity import describe_exit
+from penstock.process_tree import signal_descendants
 from penstock.supervisor import protocol
 from penstock.supervisor.dead_workers import DeadWorker
 from penstock.worker.heartbeat import Overrun, margin
+from penstock.worker.process_guard import GUARD_NAME, end_guarded
 from penstock.worker.slot_table import SlotRecord, SlotSnapshot, SlotTable
 
 EXIT_OVER_BUDGET = 4  # of a run whose work waits for a budget
@@ -28,7 +30,7 @@ OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease
 log = logging.getLogger("penstock.supervisor")
 
 #: How a worker process is started; a test launcher may put itself in front.
-worker_command: list[str] = [sys.executable, "-m", "penstock.processes.worker"]
+worker_command: list[str] = [sys.executable, "-P", "-m", "penstock.processes.worker"]
 
 
 class WorkerHandle:
@@ -86,7 +88,12 @@ class WorkerHandle:
         self.pidfd = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else -1
 
     def __repr__(self) -> str:
-        return f"<WorkerHandle {self.process.pid}{' solo' if self.solo else ''}>"
+        return f"<WorkerHandle {self.pid}{' solo' if self.solo else ''}>"
+
+    @property
+    def pid(self) -> int:
+        """Of the worker; before it has said so, of its guard."""
+        return self.process.pid if self.hello is None else self.hello.pid
 
     @property
     def alive(self) -> bool:
@@ -133,6 +140,13 @@ class WorkerHandle:
         seconds = self._overrun.seconds(now, table.lease_until(), runs=runs)
         self.outlived_lease = seconds > patience_seconds
         return self.outlived_lease
+
+    def lapsed(self, now: float) -> bool:
+        """Whether it has had a lease, which is over by our own clock."""
+        table, snapshot = self.table, self.snapshot()
+        if table is None or snapshot is None or snapshot.worker is None:
+            return False
+        return now >= table.lease_until()
 
     def read_rest(self) -> None:
         """Take in what the worker said before it ended; whoever else holds its pipes may go on."""
@@ -215,7 +229,10 @@ class WorkerHandle:
 
     def kill(self) -> None:
         """End the process and whatever it started."""
-        with contextlib.suppress(ProcessLookupError):
+        if self.alive:
+            end_guarded(self.process)
+            return
+        with contextlib.suppress(ProcessLookupError):  # its guard may have been killed itself
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def cause(self) -> str:
@@ -230,7 +247,7 @@ class WorkerHandle:
         ran = tuple(record.ref for record in snapshot.running)
         return DeadWorker(
             worker=snapshot.worker,
-            pid=self.process.pid,
+            pid=self.pid,
             cause=self.cause(),
             in_order=self.finished is not None,
             ran=ran,
@@ -261,20 +278,31 @@ def kill_overdue(workers: Iterable[WorkerHandle], now: float, hello: protocol.He
     forced = False
     for worker in workers:
         if now >= worker.kill_at_monotonic:
-            log.error("Worker %d has not ended in time and is killed.", worker.process.pid)
+            log.error("Worker %d has not ended in time and is killed.", worker.pid)
             forced = forced or worker.holds_work
             worker.kill()
         elif not worker.overdue and (overdue := worker.past_limit(now - OVERDUE_SECONDS)):
             log.error(
                 "Worker %d cannot stop an attempt that is past its time limit and is killed.",
-                worker.process.pid,
+                worker.pid,
             )
             worker.overdue = overdue
             worker.kill()
         elif not worker.outlived_lease and worker.outlives_lease(now, patience_seconds):
             log.error(
                 "Worker %d runs jobs after the end of its lease and is killed.",
-                worker.process.pid,
+                worker.pid,
             )
             worker.kill()
     return forced
+
+
+def kill_lapsed(workers: Iterable[WorkerHandle], now: float) -> list[int]:
+    """Kill stopped workers whose leases are over: others may have their jobs by now; their pids."""
+    lapsed = [worker for worker in workers if worker.lapsed(now)]
+    for worker in lapsed:
+        worker.outlived_lease = True
+        # Not by their guards alone, which need some time: what is continued next is dead by now.
+        signal_descendants(worker.process.pid, signal.SIGKILL, spared=GUARD_NAME)
+        worker.kill()
+    return [worker.pid for worker in lapsed]

@@ -31,7 +31,7 @@ from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.definitions.task import Task
-from penstock.errors import BudgetUsedUp, ScheduleEnded, UsageError
+from penstock.errors import AccountClosed, BudgetUsedUp, ScheduleEnded, UsageError
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import SeededIds
@@ -209,6 +209,8 @@ class Harness:
             raise UsageError(watching.result())
         if worker.stops:
             raise BudgetUsedUp(worker.stops[0].sentence, worker.stops[0].budget)
+        if worker.closed_accounts:
+            raise AccountClosed(worker.closed_accounts[0].sentence, 0)
         if worker.left_behind:
             raise UsageError(self._left_behind())
 
@@ -231,7 +233,7 @@ class Harness:
         beside: list[asyncio.Task[None]] = []
         try:
             worker = wiring.build_worker(
-                wiring.RunOptions(run_id=run_id, drain=drain, until=until),
+                wiring.RunOptions(run_id=run_id, app=self.app.name, drain=drain, until=until),
                 tasks,
                 self._settings,
                 self.store,
@@ -319,6 +321,8 @@ class Harness:
             raise ScheduleEnded(" ".join(worker.ended_schedules))
         if worker.stops:
             raise BudgetUsedUp(worker.stops[0].sentence, worker.stops[0].budget)
+        if worker.closed_accounts:
+            raise AccountClosed(worker.closed_accounts[0].sentence, 0)
 
     def build(
         self,
@@ -362,7 +366,8 @@ class Harness:
             with self._run(tasks, drain=True, run_id=run_id, until=end_key) as worker:
                 begun(worker)
                 await worker.run()
-            return " ".join(stop.sentence for stop in worker.stops) or None
+            closed = [one.sentence for one in worker.closed_accounts]
+            return " ".join([*(stop.sentence for stop in worker.stops), *closed]) or None
 
         embedded = EmbeddedBuild(build)
         beat = _VirtualLocks(self.store, self.clock, run_id, embedded, times.lease_ttl_seconds)

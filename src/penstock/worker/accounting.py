@@ -24,7 +24,7 @@ from penstock.clock import MICROSECONDS
 from penstock.errors import StoreError
 from penstock.model.job import JobKind, JobState, WorkerId, kind_of_name
 from penstock.model.lease import JobFailure
-from penstock.model.provider import gate_name
+from penstock.model.provider import ClosedAccount, gate_name
 from penstock.model.run import (
     GATES_SHOWN,
     AsyncCapacityPlan,
@@ -117,8 +117,8 @@ class BottleneckProbe(WorkerObserver):
 
     def _cause(self, running: int, goes_on: bool) -> Cause:
         lease_loop = self._lease_loop
-        if running == 1 and next(iter(self._executor.running.values())).job.solo:
-            return _SUSPECTS  # it runs alone
+        if running and next(iter(self._executor.running.values())).job.cell is not None:
+            return _SUSPECTS  # nothing else runs beside them
         if self._queue.queued_total:  # 1. something ready waits
             denied = self._queue.binding()
             if denied is None or not goes_on:
@@ -387,6 +387,7 @@ class RunRecord(WorkerObserver):
         self._cpu_began = clock.cpu()
         self._late_seconds = 0.0  # of the loop
         self._stops: tuple[BudgetStop, ...] = ()  # the budgets that end it
+        self._closed_accounts: tuple[ClosedAccount, ...] = ()  # the accounts that do
 
     def ticked(self, tick: Tick) -> None:
         self._late_seconds += tick.late_seconds
@@ -425,9 +426,11 @@ class RunRecord(WorkerObserver):
         finally:
             self._is_saving = False
 
-    async def end(self, worker: WorkerId, stops: Sequence[BudgetStop]) -> None:
+    async def end(
+        self, worker: WorkerId, stops: Sequence[BudgetStop], closed: Sequence[ClosedAccount]
+    ) -> None:
         """The worker ends: save for the last time, if the store takes it soon."""
-        self._stops = tuple(stops)
+        self._stops, self._closed_accounts = tuple(stops), tuple(closed)
         try:
             await asyncio.wait_for(self.save(worker, over=True), END_SECONDS)
         except TimeoutError:
@@ -447,6 +450,7 @@ class RunRecord(WorkerObserver):
             place=self._config.place,
             solo=self._config.solo,
             stops=self._stops,
+            closed_accounts=self._closed_accounts,
             causes=bottleneck.causes(),
             doing=bottleneck.doing(),
             ended=totals.ended,

@@ -41,9 +41,15 @@ class BudgetHold:
     """Owns the tasks that are held back, until the end of its worker. Belongs to one loop."""
 
     def __init__(
-        self, run_id: str, store: Balances, clock: Clock, held_back: Callable[[str], None]
+        self,
+        run_id: str,
+        store: Balances,
+        clock: Clock,
+        held_back: Callable[[str], None],
+        app: str = "",
     ) -> None:
         self._run_id = run_id
+        self._app = app
         self._store = store
         self._clock = clock
         self._held_back = held_back  # called with each task, once
@@ -89,11 +95,16 @@ class BudgetHold:
                 tasks=tuple(names),
             )
             if spent is not None:
-                balance = spent.get(Account(budget.scope, budget.period, self._spans[budget]))
-                sums = (
-                    (Amount(), Amount()) if balance is None else (balance.spent, balance.reserved)
+                account = Account(budget.scope, budget.period, self._spans[budget], self._app)
+                balance = spent.get(account)
+                if balance is None:
+                    balance = Balance(account, Amount(), Amount())
+                stop = msgspec.structs.replace(
+                    stop,
+                    spent=balance.spent,
+                    reserved=balance.reserved,
+                    in_doubt=balance.in_doubt,
                 )
-                stop = msgspec.structs.replace(stop, spent=sums[0], reserved=sums[1])
             own.append(stop)
         known = {stop.budget for stop in own}
         return (

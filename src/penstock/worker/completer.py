@@ -82,6 +82,7 @@ class Completer:
         self._worker = WorkerId("")
         self._stuck = False  # the store cannot take ends now
         self._apart = False  # a batch was refused: ends with effects go one by one next
+        self.flushes = 0  # that the store has taken
         self.failed: Exception | None = None
 
     @property
@@ -160,6 +161,7 @@ class Completer:
             await self._persist(lambda: store.release(worker, releases))
         for group, call, reply in first:
             await self._settle(group, call, reply)
+        self.flushes += 1
         self._on_the_way = []
         self._loop.wake()
 

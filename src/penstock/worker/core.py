@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.worker.accounts import AccountHold
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.completer import Completer
 from penstock.worker.drain import Drain
@@ -29,6 +30,7 @@ class WorkerCore:
     lease_loop: LeaseLoop
     drain: Drain
     hold: BudgetHold
+    accounts: AccountHold
     totals: Totals
 
     @property

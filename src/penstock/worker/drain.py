@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a drain: when a worker has nothing more to do, asked when it falls idle and again.
+"""The end of a drain: when a worker has nothing more to do, checked whenever it is idle.
 
 A draining worker ends when no job is left: delayed ones and those that others hold are waited
 for. Jobs of tasks that nobody alive knows cannot be waited for; they are named instead. Ticks never
@@ -18,6 +18,7 @@ from penstock.clock import MICROSECONDS
 from penstock.errors import TRANSIENT, StoreError
 from penstock.model.job import TERMINAL, JobKind, JobState, WorkerId, kind_of_name
 from penstock.model.views import Outlook
+from penstock.worker.accounts import AccountHold
 from penstock.worker.attempt import Attempt
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.completer import Completer
@@ -42,14 +43,14 @@ _States = Mapping[str, Mapping[JobState, int]]
 
 
 class Drain:
-    """Owns the question whether a worker may end by itself. Belongs to one loop."""
+    """Decides whether a worker may end by itself. Belongs to one loop."""
 
     def __init__(
         self,
         config: WorkerConfig,
         parts: WorkerParts,
         tasks: Mapping[str, ServedTask],
-        hold: BudgetHold,
+        holds: tuple[BudgetHold, AccountHold],
         window: PrefetchWindow,
         executor: JobExecutor,
         completer: Completer,
@@ -61,7 +62,7 @@ class Drain:
             config: of the worker.
             parts: of the worker.
             tasks: that the app has, also those that other workers serve.
-            hold: knows the tasks that a budget holds back.
+            holds: know the tasks that a budget or a closed account holds back.
             window: where jobs wait.
             executor: where they run.
             completer: where their ends wait.
@@ -73,7 +74,7 @@ class Drain:
         self._retry = parts.retry
         self._loop = parts.loop
         self._tasks = tasks
-        self._hold = hold
+        self._budgets, self._accounts = holds
         self._window = window
         self._executor = executor
         self._completer = completer
@@ -88,7 +89,7 @@ class Drain:
         self._waiting_since: float | None = None
         self.outlook: Outlook | None = None  # as it was last seen
         self.finished = False
-        self.is_out_of_money = False  # all that could be done waits for a budget
+        self.is_out_of_money = False  # all that could be done waits for a budget or an account
         self.left_behind = 0  # open jobs of tasks nobody knows, and what waits for them
 
     @property
@@ -107,7 +108,7 @@ class Drain:
 
     def look_if_idle(self, worker: WorkerId) -> None:
         """Ask the store what is left, if that is of interest now."""
-        if (self.ends or self._hold.tasks) and not self._is_looking and self._is_idle():
+        if (self.ends or self._budgets.tasks) and not self._is_looking and self._is_idle():
             self._is_looking = True
             self._loop.spawn(self._look(worker))
 
@@ -121,7 +122,10 @@ class Drain:
 
     async def _look(self, worker: WorkerId) -> None:
         try:
-            await self.look(worker, self._hold.tasks)
+            # Only a drain ends at a closed account: else it is probed until it is open.
+            await self.look(
+                worker, self._budgets.tasks | (self._accounts.tasks if self.ends else frozenset())
+            )
             if self.finished and self._counts_ticks:
                 self._close_schedules()
             if not (self.finished or self.is_out_of_money):
@@ -147,7 +151,7 @@ class Drain:
 
         Args:
             worker: who asks.
-            held: tasks that a budget holds back.
+            held: tasks that a budget or a closed account holds back.
         """
         until = self._config.until
         try:
@@ -254,7 +258,7 @@ class Drain:
         if count[JobState.IN_PROGRESS]:
             return f"{count[JobState.IN_PROGRESS]} job(s) are held by other workers."
         if outlook.suspects:
-            return f"{outlook.suspects} job(s) run alone after a crash."
+            return f"{outlook.suspects} job(s) are in quarantine after a crash."
         if outlook.next_due_at is not None:
             left = max(0.0, outlook.next_due_at / MICROSECONDS - self._clock.now())
             return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."

@@ -35,7 +35,7 @@ log = logging.getLogger("penstock.worker")
 
 @contextlib.contextmanager
 def tuned() -> Iterator[None]:
-    """Suited to a worker for as long as this lasts; a program that goes further already may."""
+    """Tune garbage collection and thread switches for a worker; bolder settings stay."""
     thresholds, switches = gc.get_threshold(), sys.getswitchinterval()
     if 0 < thresholds[0] < NEW_OBJECTS:
         gc.set_threshold(NEW_OBJECTS, *thresholds[1:])
@@ -80,15 +80,25 @@ class RunReport:
     stopped: bool  # by a signal, before everything was done
     over_budget: str | None = None  # which budget has ended it, before everything was done
     ended_schedule: str | None = None  # which schedule has ended it, by using up its attempts
+    closed_account: str | None = None  # which account has ended it, before everything was done
 
 
 class EmbeddedRun:
     """Owns the heartbeat, the loop watchdog and the signals of one embedded run."""
 
-    def __init__(self, store: Store, clock: Clock, times: LeaseTimes) -> None:
+    def __init__(self, store: Store, clock: Clock, times: LeaseTimes, *, signals: bool) -> None:
+        """A run that has not begun.
+
+        Args:
+            store: of the app.
+            clock: the time.
+            times: of its lease.
+            signals: it is stopped by signals; else they are its host's, who cancels it.
+        """
         self._store = store
         self._clock = clock
         self._times = times
+        self._signals = signals
         self._retry = StoreRetry(log, clock, SystemIds().random)
         self._stopped = 0
 
@@ -103,7 +113,7 @@ class EmbeddedRun:
         """Start, if there is something to start, and work."""
         loop = asyncio.get_running_loop()
         if start is not None:
-            with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop_start, start)):
+            with self._stopped_by(lambda: loop.call_soon_threadsafe(self._stop_start, start)):
                 if await start.run() is None:
                     return RunReport(run_id, 0, 0, 0, stopped=True)
         table = SlotTable.create(slots)
@@ -116,7 +126,7 @@ class EmbeddedRun:
         watch.start()
         statistics_task = loop.create_task(statistics.run())
         try:
-            with borrowed_signals(lambda: loop.call_soon_threadsafe(self._stop, worker)):
+            with self._stopped_by(lambda: loop.call_soon_threadsafe(self._stop, worker)):
                 await self._until_done(worker)
         finally:
             statistics_task.cancel()
@@ -132,7 +142,11 @@ class EmbeddedRun:
             self._stopped > 0,
             " ".join(stop.sentence for stop in worker.stops) or None,
             " ".join(worker.ended_schedules) or None,
+            " ".join(one.sentence for one in worker.closed_accounts) or None,
         )
+
+    def _stopped_by(self, stop: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
+        return borrowed_signals(stop) if self._signals else contextlib.nullcontext()
 
     async def _outlook(self, run_id: str) -> Outlook:
         """What came of the run; who has drained a queue waits for an unreachable store."""
@@ -143,14 +157,17 @@ class EmbeddedRun:
         )
 
     async def _until_done(self, worker: Worker) -> None:
-        """Run the worker; if we are cancelled, let it stop gracefully first."""
+        """Run the worker; if we are cancelled, stop it gracefully first; the second time, now."""
         task = asyncio.get_running_loop().create_task(worker.run())
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            worker.stop(Stopping.GRACEFUL)
-            await task
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                worker.stop(Stopping.GRACEFUL if cancelled is None else Stopping.NOW)
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     def _stop_start(self, start: RunStart) -> None:
         self._stopped += 1

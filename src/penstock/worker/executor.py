@@ -8,6 +8,7 @@ import contextvars
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from penstock import failpoints
@@ -21,6 +22,7 @@ from penstock.events.kinds import Correlation
 from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobFailure, JobRef
+from penstock.model.strict_json import NotPlain
 from penstock.redaction.content_guard import LOG_ATTRIBUTE
 from penstock.requests import attempt_context
 from penstock.requests.attempt_context import AttemptContext
@@ -30,7 +32,9 @@ from penstock.worker.attempt import (
     AttemptEnd,
     Stop,
     failed,
+    give_up_error,
     judge,
+    tell,
     time_limit_error,
 )
 from penstock.worker.kind import Kind, ServedTask
@@ -55,6 +59,8 @@ class RequestContexts(Protocol):
 
     def waits_longer(self, attempt: Attempt, seconds: float) -> bool: ...
 
+    def gives_up(self, attempt: Attempt) -> bool: ...
+
     def ended(self, attempt: Attempt) -> None: ...
 
 
@@ -65,6 +71,7 @@ class JobExecutor:
         self,
         tasks: Mapping[str, ServedTask],
         counts: Mapping[str, int],
+        slots_in_all: int,
         parts: WorkerParts,
         scheduler: AsyncTaskScheduler,
         ended: Callable[[Attempt, AttemptEnd], None],
@@ -75,6 +82,7 @@ class JobExecutor:
         Args:
             tasks: that may run here.
             counts: slots by kind.
+            slots_in_all: how many attempts may run at once, of whatever kinds.
             parts: of the worker.
             scheduler: hears when the resources of an attempt are free.
             ended: hears of each end; None instead of one: it is not the store's business any more.
@@ -82,6 +90,7 @@ class JobExecutor:
         """
         self._tasks = tasks
         self._counts = counts
+        self._slots_in_all = slots_in_all
         self._request_contexts: RequestContexts | None = parts.providers
         self._lending = lending
         places = 1 if lending is None else LENT_PLACES
@@ -112,14 +121,16 @@ class JobExecutor:
 
     def free(self) -> dict[str, int]:
         """Free slots by kind."""
-        lending = self._lending
+        lending, room = self._lending, self._slots_in_all - self.occupied
         if lending is None:
-            return {one: len(places) for one, places in self._free.items()}
+            return {one: max(0, min(len(places), room)) for one, places in self._free.items()}
         # Whoever has lent a slot holds a place in the table, and no slot.
-        return {
-            one: max(0, len(places) - (LENT_PLACES - 1) * self._counts[one] + lending.lent(one))
+        room += lending.lent_in_all
+        own = {
+            one: len(places) - (LENT_PLACES - 1) * self._counts[one] + lending.lent(one)
             for one, places in self._free.items()
         }
+        return {one: max(0, min(free, room)) for one, free in own.items()}
 
     def start(self, job: LeasedJob, lease: TaskAdmissionLease, correlation: Correlation) -> None:
         """Run a job in a free slot, which its lease stands for.
@@ -143,14 +154,18 @@ class JobExecutor:
                 deadline += START_SECONDS
             attempt.deadline_monotonic = deadline
         if self._request_contexts is not None:
+            if not kind.recurs and self._request_contexts.gives_up(attempt):
+                attempt.stop = Stop.GAVE_UP
             attempt.request_context = self._request_contexts.began(attempt, deadline or None)
         left = limits.max_attempts - job.attempts
         self._table.occupy(slot, job.id, job.token, deadline, left)
         self.running[attempt.ref] = attempt
         self.occupied += 1
         try:
-            first = kind.before(attempt)
-            if first is not None:
+            first = None if attempt.stop is Stop.GAVE_UP else kind.before(attempt)
+            if attempt.stop is Stop.GAVE_UP:
+                attempt.aio_task = self._create_task(self._end_unrun(attempt))
+            elif first is not None:
                 attempt.aio_task = self._create_task(self._run_after(first, attempt))
             elif remote:
                 self._run_process(attempt)
@@ -166,6 +181,10 @@ class JobExecutor:
             raise
         self._observers.started(attempt)
 
+    async def _end_unrun(self, attempt: Attempt) -> None:
+        """There is nothing to wait for any more: its body does not run."""
+        self._finish(attempt, None, asyncio.CancelledError())
+
     async def _run_after(self, first: Coroutine[Any, Any, None], attempt: Attempt) -> None:
         """Await what must come before the body, then run that as usual."""
         error: BaseException | None = None
@@ -176,7 +195,7 @@ class JobExecutor:
         except BaseException as raised:
             error = raised
         if error is not None:
-            self._finish(attempt, None, error)
+            self._end_body(attempt, None, error)
         elif attempt.task.slot_kind == PROCESS and self._processes is not None:
             attempt.aio_task = None
             self._run_process(attempt)
@@ -197,7 +216,7 @@ class JobExecutor:
         attempt.kill = self._processes.submit(
             RunJob(context.job, attempt.job.payload, context._preflight, order),
             lambda: self._began(attempt),
-            lambda value, error: self._finish(attempt, value, error),
+            lambda value, error: self._finish_remote(attempt, value, error),
         )
 
     def _began(self, attempt: Attempt) -> None:
@@ -217,42 +236,90 @@ class JobExecutor:
             failpoints.hit("exec.after")
         except BaseException as raised:
             error = raised
-        self._finish(attempt, value, error)
+        self._end_body(attempt, value, error)
 
-    def _run_thread(self, attempt: Attempt) -> None:
-        context = contextvars.copy_context()
-        context.run(_enter, attempt)
-
-        def body() -> Any:  # noqa: ANN401 (whatever the task returns)
-            args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
-            failpoints.hit("exec.before")
-            value = context.run(attempt.task.function, attempt.context, *args, **kwargs)
-            failpoints.hit("exec.after")
-            return value
-
-        self._threads.submit(body, lambda value, error: self._finish(attempt, value, error))
-
-    def _finish(
+    def _end_body(
         self,
         attempt: Attempt,
         value: Any,  # noqa: ANN401 (whatever the body returned)
         error: BaseException | None,
     ) -> None:
-        """The body has ended, in whatever way."""
-        if type(value) is RemoteValue:
-            attempt.context._enqueued = list(value.enqueued) or None
-            value = value.encoded
+        """A body has ended on the loop: what it left is told here if no code of users takes part.
+
+        Else in a thread. From then on the attempt is one that cannot be stopped: if its time limit
+        comes first, it is detached.
+        """
+        try:
+            told = self._tell(attempt, value, error, at_once=True)
+        except NotPlain:
+            attempt.aio_task = None
+            self._submit(
+                attempt, partial(contextvars.copy_context().run, self._tell, attempt, value, error)
+            )
+        else:
+            self._finish(attempt, *told)
+
+    def _run_thread(self, attempt: Attempt) -> None:
+        context = contextvars.copy_context()
+        context.run(_enter, attempt)
+        self._submit(attempt, partial(context.run, self._body, attempt))
+
+    def _body(self, attempt: Attempt) -> tuple[Any, BaseException | None]:
+        """Run a body in a thread, and tell what it left."""
+        value, error = None, None
+        try:
+            args, kwargs = attempt.task.codec.call_arguments(attempt.job.payload)
+            failpoints.hit("exec.before")
+            value = attempt.task.function(attempt.context, *args, **kwargs)
+            failpoints.hit("exec.after")
+        except BaseException as raised:
+            error = raised
+        return self._tell(attempt, value, error)
+
+    def _submit(
+        self, attempt: Attempt, work: Callable[[], tuple[Any, BaseException | None]]
+    ) -> None:
+        """Let a thread do the rest of an attempt; it returns what was told of its end."""
+        self._threads.submit(
+            work, lambda told, error: self._finish(attempt, *(told or (None, error)))
+        )
+
+    def _tell(
+        self,
+        attempt: Attempt,
+        value: Any,  # noqa: ANN401 (whatever the body returned)
+        error: BaseException | None,
+        *,
+        at_once: bool = False,
+    ) -> tuple[Any, BaseException | None]:
+        """What a body left, in plain values; part of the attempt. NotPlain as `tell` says."""
         if os.getpid() != self._pid:
             os._exit(0)  # a forked child came back from a body: it is not this worker
-        self._vacate(attempt)
         if error is not None and log.isEnabledFor(logging.DEBUG):
-            log.debug(
-                "Job %r of task %r raised:",
-                attempt.job.key,
-                attempt.job.task,
-                exc_info=error,
-                extra={LOG_ATTRIBUTE: attempt.unquoted},
-            )
+            if at_once:
+                raise NotPlain("$", "a traceback, with whatever the error says of itself")
+            _log_error(attempt, error)
+        kind, now = self._kind(attempt), self._clock.now()
+        return tell(attempt, kind, value, error, now, self._policy, at_once=at_once)
+
+    def _finish_remote(
+        self, attempt: Attempt, value: RemoteValue | None, error: BaseException | None
+    ) -> None:
+        """The body of another process has ended; what it left was told there."""
+        if error is not None and log.isEnabledFor(logging.DEBUG):
+            _log_error(attempt, error)
+        if value is not None:
+            attempt.context._enqueued = list(value.enqueued) or None
+        self._finish(attempt, None if value is None else value.encoded, error)
+
+    def _finish(
+        self,
+        attempt: Attempt,
+        value: Any,  # noqa: ANN401 (what the body left, as it was told)
+        error: BaseException | None,
+    ) -> None:
+        """The body has ended, in whatever way."""
+        self._vacate(attempt)
         if attempt.ended:  # detached before; somebody else may have the job by now
             self.detached.pop(attempt, None)
             if attempt.is_detached:
@@ -262,7 +329,7 @@ class JobExecutor:
         kind, end = self._tasks[attempt.job.task].kind, None
         try:
             end = judge(attempt, kind, value, error, now_at, self._policy, self._rand)
-        except BaseException as problem:  # a value or an error whose own code raises
+        except BaseException as problem:
             said = RuntimeError(f"its end cannot be judged: {type(problem).__name__}")
             end = failed(attempt, kind, said, now_at, self._policy, self._rand)
         self._end(attempt, end)
@@ -303,6 +370,7 @@ class JobExecutor:
         now = self._clock.monotonic()
         if self._request_contexts is not None:
             self._add_waits(now)
+            self._give_up(self._request_contexts, now)
         late = [x for x in self.running.values() if x.deadline_monotonic <= now]
         for attempt in late:
             if attempt.stop is not None:
@@ -313,6 +381,14 @@ class JobExecutor:
                 attempt.deadline_monotonic = now + DETACH_SECONDS
             else:
                 self._detach(attempt)
+
+    def _give_up(self, contexts: RequestContexts, now: float) -> None:
+        """Stop what has waited for its provider for as long as it may."""
+        for attempt in list(self.running.values()):
+            may_end = attempt.stop is None and not self._kind(attempt).recurs
+            if may_end and contexts.gives_up(attempt):
+                attempt.ask_to_stop(Stop.GAVE_UP)
+                attempt.deadline_monotonic = now + DETACH_SECONDS
 
     def _add_waits(self, now: float) -> None:
         """The time limit of an attempt stands still while it waits for a permit."""
@@ -343,18 +419,19 @@ class JobExecutor:
         return attempt is not None
 
     def _detach(self, attempt: Attempt) -> None:
-        late = attempt.stop is Stop.TIMEOUT
+        late = attempt.stop in (Stop.TIMEOUT, Stop.GAVE_UP)
         log.error(
             "Job %r of task %r %s and does not stop; it is detached and keeps its slot until it "
             "ends.",
             attempt.job.key,
             attempt.job.task,
-            "runs past its time limit" if late else "was told to stop",
+            "runs past its time limit" if attempt.stop is Stop.TIMEOUT else "was told to stop",
         )
         end: JobFailure | None = None
         if late:
             now_at = round(self._clock.now() * MICROSECONDS)
-            limit, kind = time_limit_error(attempt), self._kind(attempt)
+            kind, why = self._kind(attempt), give_up_error(attempt, self._policy)
+            limit = time_limit_error(attempt) if attempt.stop is Stop.TIMEOUT else why
             end = failed(attempt, kind, limit, now_at, self._policy, self._rand)
             end.detached = True
         attempt.is_detached = late or attempt.stop is Stop.CANCELLED
@@ -388,6 +465,16 @@ class JobExecutor:
             self.detached[attempt] = now
             self._end(attempt, None)
         return left
+
+
+def _log_error(attempt: Attempt, error: BaseException) -> None:
+    log.debug(
+        "Job %r of task %r raised:",
+        attempt.job.key,
+        attempt.job.task,
+        exc_info=error,
+        extra={LOG_ATTRIBUTE: attempt.unquoted},
+    )
 
 
 def _enter(attempt: Attempt) -> None:

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The heartbeat: renewal of a worker's lease, and until when the worker may rely on it.
 
-Renewal happens outside of the event loop: by the supervisor where there is one
-(`supervisor/heartbeat.py`), else by a thread. A worker relies on its lease until the moment the
-renewal was *sent*, plus the time to live, less a margin.
+Renewal happens outside of the event loop: by the supervisor where there is one and it does not
+stand still (`supervisor/heartbeat.py`), else by a thread. A worker relies on its lease until the
+moment the renewal was *sent*, plus the time to live, less a margin.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.model.job import WorkerId
 from penstock.stores.protocol import JobStore
 from penstock.stores.retry import Outage
-from penstock.worker.slot_table import SlotTable
+from penstock.worker.slot_table import SlotSnapshot, SlotTable
 
+RENEWED_PAST_SECONDS = 30.0  # nothing is renewed for an attempt this long past its limit
+LOOK_SHARE = 0.05  # of the time to live: how often a worker looks whether it was renewed
 MARGIN_SHARE = 0.1  # of the time to live
 MARGIN_MAX_SECONDS = 2.0
 #: The store says that a lease is over, whatever our own clock says: it stands still in a suspended
@@ -75,12 +79,56 @@ class Overrun:
         return now_monotonic - self._since
 
 
-class TableKeeper:
-    """The supervisor renews; the worker reads the deadline in the slot table."""
+def renew(
+    store: JobStore, tables: Iterable[SlotTable], ttl_seconds: float, now_monotonic: float
+) -> int:
+    """Renew the workers that these tables name, and that may be renewed; how many were.
 
-    def __init__(self, table: SlotTable, ttl_seconds: float) -> None:
+    An answer that comes late, because its process stood still, takes back no later renewal.
+
+    Raises:
+        PenstockError, TimeoutError: nothing was renewed.
+    """
+    wanted: dict[WorkerId, SlotTable] = {}
+    for table in tables:
+        with contextlib.suppress(ValueError):  # the worker has just been reaped, its table closed
+            snapshot = table.snapshot()
+            if snapshot.worker is not None and not _is_overdue(snapshot, now_monotonic):
+                wanted[snapshot.worker] = table
+    if not wanted:
+        return 0
+    alive = store.beat(list(wanted), ttl_seconds).result(ttl_seconds)
+    until = now_monotonic + ttl_seconds - margin(ttl_seconds)
+    for worker, table in wanted.items():
+        with contextlib.suppress(ValueError):
+            if table.snapshot().worker == worker:
+                later = max(until, table.lease_until())
+                table.set_lease_until(later if worker in alive else LOST_MONOTONIC)
+    return len(alive)
+
+
+def _is_overdue(snapshot: SlotSnapshot, now_monotonic: float) -> bool:
+    return any(
+        one.deadline_monotonic and now_monotonic > one.deadline_monotonic + RENEWED_PAST_SECONDS
+        for one in snapshot.running
+    )
+
+
+class TableKeeper(RepeatingThread):
+    """The supervisor renews, and the worker reads the deadline in the slot table.
+
+    Its thread renews in the supervisor's place once half of the lease has passed: that one may
+    stand still (SIGSTOP).
+    """
+
+    def __init__(self, table: SlotTable, store: JobStore, clock: Clock, ttl_seconds: float) -> None:
+        super().__init__("penstock-beat", ttl_seconds * LOOK_SHARE)
         self._table = table
+        self._store = store
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
         self._margin = margin(ttl_seconds)
+        self._outage = Outage(log, clock, "The lease was not renewed", "The lease is renewed again")
 
     def adopt(self, worker: WorkerId, until_monotonic: float) -> None:
         self._table.set_worker(worker)
@@ -88,6 +136,19 @@ class TableKeeper:
 
     def believed_until(self) -> float:
         return self._table.lease_until()
+
+    def run_once(self) -> None:
+        """Renew, if nobody has for half of the lease, and it is not over yet."""
+        now = self._clock.monotonic()
+        left = self.believed_until() - now
+        if not 0 < left < self._ttl_seconds / 2 - self._margin:
+            return
+        try:
+            renew(self._store, [self._table], self._ttl_seconds, now)
+        except (PenstockError, TimeoutError) as error:
+            self._outage.began(error)
+        else:
+            self._outage.ended()
 
 
 class HeartbeatThread(RepeatingThread):

@@ -60,20 +60,22 @@ class PlainKind:
     def remote_order(self, context: Context) -> str | None:
         return None
 
+    def encoded(self, attempt: Attempt, value: Any, *, at_once: bool) -> Any:  # noqa: ANN401
+        return encode(value, at_once=at_once)
+
     def returned(
         self,
         attempt: Attempt,
-        value: Any,  # noqa: ANN401 (whatever the body returned)
+        value: Any,  # noqa: ANN401 (what `encoded` has made)
         now_at: int,
     ) -> JobEnd:
         job, result = attempt.job, None
-        if value is not None:
-            encoded = value if type(value) is Encoded else encode(value)
-            if encoded.problem is not None:
-                message = f"result is not JSON: {told(attempt, encoded.problem)}"
+        if type(value) is Encoded:
+            if value.problem is not None:
+                message = f"result is not JSON: {told(attempt, value.problem)}"
                 why = AttemptError(ErrorCategory.OWN, "result", message)
                 return JobEnd(job, JobState.ERROR, attempt.started_at, now_at, error=why)
-            result = encoded.text
+            result = value.text
         enqueued = attempt.context._enqueued
         if enqueued:
             effects = (EnqueueJobs(tuple(enqueued)),)

@@ -61,12 +61,13 @@ class IdleWait:
     ) -> None:
         """Sleep until the store says that there may be something, or something is due.
 
-        A worker that holds some jobs back only sleeps: the store would tell it of those.
+        A worker that holds some jobs back only sleeps: the store would tell it of those. What its
+        own ends make room for ends that sleep (`LeaseLoop.ask`).
         """
         if self._task is not None:
             return
         seconds = LONG_HELD_SECONDS if for_long else HELD_BACK_SECONDS
-        waiting = self._sleep(seconds) if held_back else self._wait(next_due_at)
+        waiting = self._sleep(seconds, next_due_at) if held_back else self._wait(next_due_at)
         self._task = asyncio.get_running_loop().create_task(waiting)
 
     def cancel(self) -> None:
@@ -101,7 +102,11 @@ class IdleWait:
         finally:
             self._ended()
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float, next_due_at: int | None) -> None:
+        if next_due_at is not None:
+            left = next_due_at / MICROSECONDS - self._clock.now()
+            seconds = min(seconds, left) if left > 0 else seconds  # else it is held back itself
+        self._until = self._clock.now() + seconds
         try:
             await self._clock.sleep(seconds)
         finally:
@@ -242,6 +247,8 @@ class LeaseLoop:
         self.wait_log = WaitLog(parts.clock)
         self._exhausted: frozenset[str] = frozenset()  # tasks of which there is nothing more
         self._suspects = 0
+        self._flushes = 0  # of the completer, as far as was looked at what they made room for
+        self._cell: int | None = None  # of the suspects that run here
         self.busy = False  # a call is on its way
         self.next_due_at: int | None = None  # of what was not handed out
         #: What the last call said.
@@ -257,7 +264,8 @@ class LeaseLoop:
     @property
     def found_nothing(self) -> bool:
         """Nothing is left, as far as the last calls told."""
-        return bool(self._exhausted)
+        asked = set(self._tasks) - self._window.held_back
+        return self._cell is None and self._exhausted.issuperset(asked)
 
     def look_again(self) -> None:
         """There may be something new."""
@@ -279,44 +287,42 @@ class LeaseLoop:
 
     def ask(self) -> None:
         """Lease what there is room for, or wait until there may be something."""
-        if self._window.take_news():
+        if self._window.take_news() or self._has_made_room():
             self._exhausted = frozenset()
         if self._unknown.due:
             self.busy = True  # no lease call beside it
             self._loop.spawn(self._reclaim())
             return
-        solo = self._config.solo or self._solo_turn()
-        if solo:
-            if self._is_occupied() or self._exhausted:
-                self._wait()
-                return
-            names, limit = self._window.may_be_leased(self._tasks), 1
-            if not names:
-                self._exhausted = frozenset(self._tasks)
+        quarantine = self._may_take_suspects()
+        if quarantine is None:
+            return
+        names, limit = self._window.wanted(self._exhausted)
+        held_back = bool(self._window.held_back)
+        if limit <= 0:
+            if held_back or not self._tasks:  # what is left may be nothing at all
                 self._wait(held_back=True)
-                return
-        else:
-            if self._config.runs_suspects and self._suspects:
-                return  # let what runs come to its end; the suspect's turn is next
-            names, limit = self._window.wanted(self._exhausted)
-            held_back = bool(self._window.held_back)
-            if limit <= 0:
-                if held_back or not self._tasks:  # what is left may be nothing at all
-                    self._wait(held_back=True)
-                return
-            if self._exhausted.issuperset(names):
-                self._wait(held_back=held_back)
-                return
+            return
+        if self._exhausted.issuperset(names):
+            self._wait(held_back=held_back)
+            return
         self.busy = True
         request = LeaseRequest(
             worker=self._registration.worker_id,
             tasks=names,
             limit=limit,
             caps=self._caps,
-            solo=solo,
+            quarantine=quarantine,
+            cell=self._cell or 0,
             weights=self._window.weights,
         )
         self._loop.spawn(self._lease(request, self._store.lease(request)))
+
+    def _has_made_room(self) -> bool:
+        """Whether ends became durable while jobs are held back; otherwise the store tells of it."""
+        if self._flushes == self._completer.flushes:
+            return False
+        self._flushes = self._completer.flushes
+        return bool(self._window.held_back)
 
     def _wait(self, *, held_back: bool = False) -> None:
         for_long = self._window.holds_for_long
@@ -325,9 +331,22 @@ class LeaseLoop:
     def _is_occupied(self) -> bool:
         return bool(self._executor.running or len(self._window) or self._completer.pending)
 
-    def _solo_turn(self) -> bool:
-        """Without a supervisor a suspect runs here, when nothing else does."""
-        return bool(self._config.runs_suspects and self._suspects and not self._is_occupied())
+    def _may_take_suspects(self) -> bool | None:
+        """Whether to ask for suspects or for ready jobs; None: for nothing before what runs ends.
+
+        Nothing runs beside suspects but others of their cell. Without a supervisor they have their
+        turn when nothing else runs.
+        """
+        if self._cell is not None and not self._is_occupied():
+            self._cell = None
+            self._exhausted = frozenset()
+        if self._cell is not None:
+            return True if self._cell else None
+        if self._config.solo:
+            return True
+        if not (self._config.runs_suspects and self._suspects):
+            return False
+        return None if self._is_occupied() else True
 
     def _known(self) -> set[tuple[int, int]]:
         """Every lease that this worker knows it holds."""
@@ -382,12 +401,14 @@ class LeaseLoop:
         failpoints.hit("lease.committed")
         self._suspects = batch.suspects
         self.knows_more, self.blocked, self.paused = batch.more, batch.blocked, batch.paused
-        if request.solo:  # while one runs, it is the only one, also if it was the last
-            self._suspects = max(batch.suspects, 1) if batch.jobs else 0
+        if request.quarantine and batch.jobs:
+            self._cell = batch.jobs[0].cell
+        elif request.quarantine and self._cell is None:
+            self._suspects = 0  # none that could run here
         # A suspect's turn says nothing about the others.
         if batch.more:
             self._exhausted = frozenset()
-        elif self._config.solo or not request.solo:
+        elif self._config.solo or self._cell is not None or not request.quarantine:
             self._exhausted = self._exhausted.union(request.tasks)
         self._note(batch)
         if request.worker != self._registration.worker_id or self._registration.losing:

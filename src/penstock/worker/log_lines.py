@@ -182,7 +182,7 @@ class RunNumbers:
         if self.waiting:
             yield f"{self.waiting:,} waiting for others"
         if self.suspects:
-            yield f"{self.suspects:,} to run alone after a crash"
+            yield f"{self.suspects:,} in quarantine after a crash"
         if self.paused:
             yield "paused"
 

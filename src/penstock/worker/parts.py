@@ -36,15 +36,23 @@ class WorkerConfig:
     slots: Mapping[str, int]  # by kind: async, thread, process
     lease_ttl_seconds: float
     grace_seconds: float
+    app: str = ""  # whose jobs it runs, and whose budgets it spends
+    slots_max: int | None = None  # of all kinds together; None: as many as there are of each
     beat_seconds: float = 0.0  # between two renewals of its lease; 0: nobody knows
     place: int = 0  # which of the workers of its run it is; who replaces it has the same
     drain: bool = False
     until: str | None = None  # drains until the job of this key has ended, whatever else is left
-    solo: bool = False  # runs suspects only, one at a time, and ends when there are none
+    solo: bool = False  # runs suspects only, one cell at a time, and ends when there are none
     runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
     capacity: Mapping[str, CapacityValue] = field(default_factory=dict)  # for whoever asks why
     journal_retention_seconds: float | None = None  # None: no call is kept
     unserved: frozenset[str] = frozenset()  # tasks for others: no part of their provider is ours
+
+    @property
+    def slots_in_all(self) -> int:
+        """How many tasks may run at once, of whatever kinds."""
+        most = sum(self.slots.values())
+        return most if self.slots_max is None else min(most, self.slots_max)
 
 
 class LeaseKeeper(Protocol):

@@ -8,7 +8,7 @@ has none holds nothing. Kinds of jobs that need something read first enter when 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from penstock.admission.tasks.policies import (
     ProviderAwareTaskAdmissionPolicy,
     is_pressed,
 )
+from penstock.admission.tasks.queue import BlockedLine
 from penstock.admission.tasks.resolver import SchedulingNote, TaskSchedulingResolver
 from penstock.clock import Clock
 from penstock.errors import TRANSIENT
@@ -29,11 +30,12 @@ from penstock.model.dataset import task_name
 from penstock.model.job import LeasedJob
 from penstock.model.lease import JobFailure, JobRef
 from penstock.model.provider import SeveralResources, gate_name
-from penstock.model.request import PressureSnapshot, RequestPressure
+from penstock.model.request import PressureSnapshot
 from penstock.model.task import SchedulableTask
 from penstock.worker.attempt import Attempt
 from penstock.worker.kind import JobReader, ServedTask
 from penstock.worker.parts import WorkerLoop
+from penstock.worker.provider_pressure import ProviderPressure
 from penstock.worker.scheduler import AsyncTaskScheduler
 
 WINDOW_SECONDS = 0.1  # of work at the recent rate
@@ -236,7 +238,7 @@ class PrefetchWindow:
         clock: Clock,
         loop: WorkerLoop,
         give_back: Callable[[JobFailure | JobRef], None],
-        pressure: RequestPressure | None = None,
+        pressure: ProviderPressure | None = None,
     ) -> None:
         self._run_id = run_id
         self._resolver = TaskSchedulingResolver(one.task.scheduling for one in tasks.values())
@@ -257,18 +259,19 @@ class PrefetchWindow:
         slot_kinds = {name: one.task.slot_kind for name, one in tasks.items()}
         self._demand = LeaseDemand(slot_kinds, counts, clock.monotonic())
         self._pressure = pressure
-        self._gates = {
+        self._gates: dict[str, Hashable] = {
             name: key
             for name in tasks
             if (key := self._resolver.resolve(name).request_resource_key) is not None
         }
+        self._declared = frozenset(self._gates)  # tasks that say what they call
         self._aware: ProviderAwareTaskAdmissionPolicy | None = None
         if pressure is not None:
             inner = BoundedBorrowTaskAdmissionPolicy()
-            self._aware = ProviderAwareTaskAdmissionPolicy(inner, pressure)
+            self._aware = ProviderAwareTaskAdmissionPolicy(inner, pressure, pressure.passes)
         self.held_back: frozenset[str] = frozenset()  # tasks that were not asked for last time
         self._pressed: PressureSnapshot | None = None  # the first of them
-        self._held_tasks: set[str] = set()  # by a budget, a paused plan, or the end of a drain
+        self._held_tasks: set[str] = set()  # by a budget, an account, a paused plan, a drain
         self._in_the_way: dict[Hashable, str | None] = {}  # gate → which of several providers
         self.scheduler = AsyncTaskScheduler(
             self._source,
@@ -288,7 +291,7 @@ class PrefetchWindow:
         return len(self._source) + len(self.scheduler.queue)
 
     def connect(self, starter: Starter) -> None:
-        """Where jobs run."""
+        """Set what runs the jobs."""
         self._starter = starter
 
     def take(self, jobs: Sequence[LeasedJob]) -> Coroutine[Any, Any, None] | None:
@@ -324,7 +327,7 @@ class PrefetchWindow:
         return any(ref in self._being_read for ref in refs)
 
     def add(self, jobs: Sequence[LeasedJob]) -> None:
-        """Jobs enter."""
+        """Queue leased jobs for the scheduler."""
         if self._held_tasks:
             for job in jobs:
                 if job.task in self._held_tasks:
@@ -345,6 +348,25 @@ class PrefetchWindow:
             self.scheduler.queue.discard(task.task_id)
             self._demand.left(task.payload)
             self.give_back(_ref(task))
+
+    def is_held(self, name: str) -> bool:
+        """Whether somebody holds a task back."""
+        return name in self._held_tasks
+
+    def learn_use(self, name: str, gate: Hashable | None) -> None:
+        """The attempts of a task that does not say what it calls have called this so far."""
+        if name in self._declared:
+            return
+        if gate is None:
+            self._gates.pop(name, None)
+        else:
+            self._gates[name] = gate
+        waiting = [*self._source.ready_frontier(), *self.scheduler.queue.tasks()]
+        for task in [task for task in waiting if task.payload.task == name]:
+            self.scheduler.queue.discard(task.task_id)
+            self._source.add([task.payload])  # it enters anew, with its gate
+        self._has_news = True
+        self._loop.wake()
 
     def let_go(self, name: str) -> None:
         """Ask for jobs of a task again."""
@@ -372,10 +394,6 @@ class PrefetchWindow:
         """All that was not asked for last time is held, and may be for hours."""
         return bool(self._held_tasks) and self.held_back == self._held_tasks
 
-    def may_be_leased(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of some tasks that no budget holds back."""
-        return tuple(name for name in names if name not in self._held_tasks)
-
     def held_back_by(self) -> dict[str, str]:
         """Tasks that were not asked for last time, and the providers that were in the way."""
         return {
@@ -394,9 +412,12 @@ class PrefetchWindow:
             return frozenset()
         pressed: dict[Hashable, str | None] = {}
         self._pressed = None
+        parked = {line.denied.item.request_resource_key for line in self._blocked_lines()}
         for gate in set(self._gates.values()):
             snapshot = pressure.snapshot(gate)
             if snapshot is not None and is_pressed(snapshot):
+                if pressure.wants(gate) and gate not in parked:
+                    continue
                 self._pressed = self._pressed or snapshot
                 several = isinstance(gate, SeveralResources) and snapshot.resource is not None
                 pressed[gate] = gate_name(snapshot.resource) if several else None
@@ -406,11 +427,16 @@ class PrefetchWindow:
     def _parked(self) -> dict[str, int]:
         """By kind: jobs that are here and wait for a provider."""
         parked: dict[str, int] = {}
+        for line in self._blocked_lines():
+            slot_kind = self._demand.slot_kind(line.denied.item.payload)
+            parked[slot_kind] = parked.get(slot_kind, 0) + line.tasks
+        return parked
+
+    def _blocked_lines(self) -> Iterator[BlockedLine]:
+        """Jobs that are here and wait for a provider, in lines."""
         for line in self.scheduler.queue.view().blocked():
             if line.denied.until is Until.GATE:
-                slot_kind = self._demand.slot_kind(line.denied.item.payload)
-                parked[slot_kind] = parked.get(slot_kind, 0) + line.tasks
-        return parked
+                yield line
 
     def tell(self) -> None:
         """Say once what is wrong with the pressure of providers."""
@@ -507,7 +533,7 @@ class PrefetchWindow:
             job,
             scheduling.group,
             scheduling.resource_request,
-            scheduling.request_resource_key,
+            self._gates.get(job.task),
             job.priority,
         )
 

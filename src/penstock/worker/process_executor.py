@@ -28,12 +28,14 @@ from penstock.process_identity import describe_exit
 from penstock.retry.classify import Classified, FailureClass, RemoteError
 from penstock.worker import task_protocol
 from penstock.worker.attempt import Encoded, ProcessDied
+from penstock.worker.process_guard import end_guarded
 from penstock.worker.thread_executor import Done
 
-DEATH_SECONDS = 5.0  # a process whose socket has ended is gone by then, or is killed
+DEATH_SECONDS = 2.0  # a process whose socket has ended is gone by then, or is killed
+GUARD_SECONDS = 10.0  # a guard that was told to kill has ended by then, or is killed itself
 
 #: How a task process is started; a test launcher may put itself in front.
-task_command: list[str] = [sys.executable, "-m", "penstock.processes.task"]
+task_command: list[str] = [sys.executable, "-P", "-m", "penstock.processes.task"]
 
 
 class RemoteValue(msgspec.Struct, frozen=True):
@@ -121,17 +123,24 @@ class TaskProcess:
         try:
             self._process.wait(DEATH_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill()
-            self._process.wait()
+            self._end()
             return "it closed its connection and did not end"
         return describe_exit(self._process.returncode)
 
     def kill(self) -> None:
-        self._process.kill()
+        end_guarded(self._process)
+
+    def _end(self) -> None:
+        """Kill it with all that it has started, and wait until they are gone."""
+        self.kill()
+        try:
+            self._process.wait(GUARD_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def close(self) -> None:
-        self.kill()
-        self._process.wait()
+        self._end()
         self._channel.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)

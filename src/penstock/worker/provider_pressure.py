@@ -6,22 +6,28 @@ will: if nobody counted it, a free worker would fill all its slots with jobs of 
 the first request is seen. So it counts as one that waits, until it asks, ends, or has shown for a
 moment that it has something else to do first.
 
-A task of several providers needs room at each of them: the fullest one speaks for all.
+A task of several providers needs room at each of them: the fullest one speaks for all. Where that
+is only what its attempts have called so far, one of its jobs may start all the same, now and then:
+it may call somebody else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from math import inf
 
 import msgspec
 
 from penstock.admission.tasks.policies import is_pressed
 from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
 from penstock.model.request import PressureSnapshot, RequestPressure
+from penstock.model.task import SchedulableTask
 from penstock.timers import Deadlines
+from penstock.worker.give_up import GiveUp
 
 FRESH_SECONDS = 0.1  # a job that has not asked its provider by then does something else first
+TRIAL_SECONDS = 1.0  # between two jobs that start though what they called so far has no room
 FIRST_LIMIT = 8  # requests at once of a provider that nobody has asked for anything yet
 
 #: Called when tasks that waited for this may start.
@@ -43,14 +49,18 @@ class ProviderPressure:
         self._counted_as = counted_as  # providers with one base URL are one
         self._loop = asyncio.get_running_loop()
         self._changed: Changed | None = None
+        self._give_up: GiveUp | None = None
         self._fresh: Deadlines[Hashable, Hashable] = Deadlines(  # job → its gate
             FRESH_SECONDS, self._is_fresh_no_more, monotonic
         )
         self._counts: dict[Hashable, int] = {}  # of the fresh ones, by resource
         self._closed: dict[Hashable, asyncio.TimerHandle | None] = {}  # gates; when they open
+        self._monotonic = monotonic
+        self._trials: dict[Hashable, tuple[Hashable, float]] = {}  # learned gate → job, since when
 
-    def connect(self, changed: Changed) -> None:
+    def connect(self, changed: Changed, give_up: GiveUp | None = None) -> None:
         self._changed = changed
+        self._give_up = give_up
 
     def snapshot(self, key: Hashable) -> PressureSnapshot | None:
         """The load, with those that are about to ask as waiters."""
@@ -70,8 +80,32 @@ class ProviderPressure:
             found = msgspec.structs.replace(found, waiters=waiters)
         return found
 
+    def passes(self, task: SchedulableTask) -> bool:
+        """Whether a job may start though its gate is closed."""
+        gate = task.request_resource_key
+        if self._give_up is not None and self._give_up.is_over(task.payload, gate):
+            return True  # to its end
+        return self._may_try(gate)
+
+    def wants(self, gate: Hashable) -> bool:
+        """Whether some job of a closed gate may start all the same."""
+        return (self._give_up is not None and self._give_up.is_due(gate)) or self._may_try(gate)
+
+    def _may_try(self, gate: Hashable) -> bool:
+        if not (isinstance(gate, SeveralResources) and gate.learned):
+            return False
+        _, since = self._trials.get(gate, (None, -inf))
+        return self._monotonic() - since >= TRIAL_SECONDS
+
+    def ticked(self) -> None:
+        """Let gates be tried again of which some job may start."""
+        for gate in [gate for gate in self._closed if self.wants(gate)]:
+            self._open(gate)
+
     def began(self, job: Hashable, gate: Hashable) -> None:
         """A job that calls what this gate stands for runs."""
+        if gate in self._closed and self._may_try(gate):
+            self._trials[gate] = (job, inf)  # the next one only when it has ended
         for one in _parts(gate):
             self._counts[one] = self._counts.get(one, 0) + 1
         self._fresh.add(job, gate)
@@ -81,6 +115,13 @@ class ProviderPressure:
         gate = self._fresh.drop(job)
         if gate is not None:
             self._is_fresh_no_more(job, gate)
+
+    def ended(self, job: Hashable) -> None:
+        """A job has ended."""
+        self.asked(job)
+        for gate, (tried, _) in self._trials.items():
+            if tried == job:
+                self._trials[gate] = (None, self._monotonic())
 
     def _is_fresh_no_more(self, _job: Hashable, gate: Hashable) -> None:
         parts = _parts(gate)

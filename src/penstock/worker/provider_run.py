@@ -30,11 +30,17 @@ from penstock.admission.requests.controller import AdaptiveRequestAdmissionContr
 from penstock.admission.requests.listeners import ModelCounts, RequestCounts
 from penstock.admission.requests.policy import DEFAULT_MAX, ProcessShare, ProviderPolicy
 from penstock.admission.requests.resolver import DeclaredProvider, RequestResourceResolver
+from penstock.admission.tasks.policies import is_pressed
 from penstock.clock import MICROSECONDS, Clock
 from penstock.definitions.provider import Provider
 from penstock.errors import StoreError
 from penstock.events.sink import RequestEvents
-from penstock.model.provider import ProviderModelKey, RequestResourceKey, SeveralResources
+from penstock.model.provider import (
+    ClosedAccount,
+    ProviderModelKey,
+    RequestResourceKey,
+    SeveralResources,
+)
 from penstock.model.request import ProviderModelPressure
 from penstock.model.run import ModelFigures
 from penstock.model.spending import Budget
@@ -42,7 +48,9 @@ from penstock.model.worker import PROVIDERS_SHOWN, ProviderUse
 from penstock.redaction.secrets import redacted
 from penstock.requests.admission import RequestAdmissionController
 from penstock.requests.attempt_context import AttemptContext
+from penstock.requests.clients.httpx import ProviderRules
 from penstock.requests.clients.provider_clients import MakeTransport, ProviderClients
+from penstock.requests.credentials import Credentials
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
 from penstock.requests.host_check import HostCheck
@@ -50,9 +58,12 @@ from penstock.requests.journal.attempt_calls import AttemptCalls
 from penstock.requests.journal.paid_policy import PaidPolicy
 from penstock.requests.journal.replay import PaidCalls
 from penstock.requests.journal.writer import JournalWriter
+from penstock.requests.redirects import SAME_ORIGIN, Redirects
 from penstock.stores.protocol import JournalStore, LearnedLimitStore
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import Attempt
+from penstock.worker.give_up import GiveUp
+from penstock.worker.learned_uses import LearnedUses
 from penstock.worker.provider_pressure import ProviderPressure
 from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.slot_lending import SlotLending
@@ -165,6 +176,9 @@ class ServedProvider(msgspec.Struct, frozen=True):
     make_transport: MakeTransport | None = None  # None: the network
     limits: ReplyLimits = ReplyLimits()
     paid: PaidPolicy | None = None  # None: its calls cost nothing
+    redirects: str = SAME_ORIGIN
+    dialect: str | None = None  # None: plain HTTP
+    account_errors: bool | None = None  # None: as the SDKs that use it imply
 
 
 class ProviderRun:
@@ -197,7 +211,7 @@ class ProviderRun:
         self._core.listen(self._counts)
         self._admission = RequestAdmissionController(self._core, clock, events, run_id)
         self.pressure = ProviderPressure(
-            self._admission.pressure, self._counted_as, self._cap_of, clock.monotonic
+            self._admission.pressure, self.counted_as, self._cap_of, clock.monotonic
         )
         self._admission.on_pressure_change(self.pressure.relieved)
         self._run_id = run_id
@@ -206,21 +220,38 @@ class ProviderRun:
         if any(one.paid is not None for one in served):
             self._journal = JournalWriter(store, StoreRetry(log, clock, rand), budgets)
         self._lending: SlotLending | None = None
+        self._credentials = {one.provider.name: _credentials(one) for one in served}
+        self._give_up = GiveUp(inf, clock, self._failing_since)
+        self._uses = LearnedUses()
+        self._on_use: Callable[[str, Hashable | None], None] | None = None
+        self._with_url = {self.counted_as(x.provider.name) for x in served if x.base_url}
         self._clients = [(one.provider, self._clients_of(one)) for one in served]
 
     def __repr__(self) -> str:
         return f"<ProviderRun of {', '.join(self._policies)}, {self._admission!r}>"
 
-    def connect(self, scheduler: AsyncTaskScheduler, slots: Mapping[str, int]) -> SlotLending:
+    def connect(
+        self,
+        scheduler: AsyncTaskScheduler,
+        slots: Mapping[str, int],
+        slots_in_all: int,
+        on_use: Callable[[str, Hashable | None], None],
+        give_up_seconds: float,
+    ) -> SlotLending:
         """Tell a scheduler which tasks may start now, and its bottleneck of requests; lend slots.
 
         Args:
             scheduler: the one of this worker.
             slots: how many there are, by kind.
+            slots_in_all: how many tasks may run at once, of whatever kinds.
+            on_use: hears what the attempts of a task call, when that changes.
+            give_up_seconds: how long a job waits for a provider that fails.
         """
-        self.pressure.connect(scheduler.pressure_changed)
+        self._on_use = on_use
+        self._give_up = GiveUp(give_up_seconds, self._clock, self._failing_since)
+        self.pressure.connect(scheduler.pressure_changed, self._give_up)
         self._core.listen(scheduler.bottleneck)
-        self._lending = SlotLending(slots, self._clock.monotonic, scheduler.set_limit)
+        self._lending = SlotLending(slots, slots_in_all, self._clock.monotonic, scheduler.set_limit)
         return self._lending
 
     async def begin(self) -> None:
@@ -273,10 +304,33 @@ class ProviderRun:
             inf if deadline is None else deadline,
             partial(self.pressure.asked, ref),
             partial(self._waits, attempt),
+            partial(self._called, attempt.job.task),
         )
         if self._journal is not None:
             context.calls = AttemptCalls(attempt.job)
         return context
+
+    def _called(self, task: str, provider: str, is_first: bool) -> None:
+        """An attempt of a task calls a provider; one of any host says nothing about the next."""
+        if provider not in self._with_url or self._on_use is None:
+            return
+        if self._uses.called(task, provider, is_first=is_first):
+            self._on_use(task, self._uses.gate(task))
+
+    def _failing_since(self, resource: RequestResourceKey) -> float | None:
+        return self._counts.failing_since(self.counted_as(resource.provider), resource.model)
+
+    def gives_up(self, attempt: Attempt) -> bool:
+        """It has waited for failing providers for as long as it may; it may not have begun."""
+        context = attempt.request_context
+        if context is None:
+            gate = attempt.lease.item.request_resource_key
+            found = None if gate is None else self.pressure.snapshot(gate)
+            closed = found is not None and is_pressed(found)
+            return closed and self._give_up.is_over(attempt.job, gate)
+        return self._give_up.ends(
+            attempt.job, attempt.started_at, context.open_calls, waits=context.is_waiting
+        )
 
     def waits_longer(self, attempt: Attempt, seconds: float) -> bool:
         """It waits for a permit of a provider that cools down for longer than that."""
@@ -297,7 +351,7 @@ class ProviderRun:
 
     def ended(self, attempt: Attempt) -> None:
         """Its body has left its slot."""
-        self.pressure.asked(attempt.ref)
+        self.pressure.ended(attempt.ref)
         if self._lending is not None:
             self._lending.wait_ends(attempt)
 
@@ -354,7 +408,7 @@ class ProviderRun:
             gate = None if found is None else found.resource
         if not isinstance(gate, RequestResourceKey):
             return None
-        return ProviderModelKey(self._counted_as(gate.provider), gate.model)
+        return ProviderModelKey(self.counted_as(gate.provider), gate.model)
 
     def _use(
         self,
@@ -391,6 +445,37 @@ class ProviderRun:
             ceiling=one.ceiling,
         )
 
+    # ── Accounts ──────────────────────────────────────────────────────────────────────────────
+
+    def closed_account(self, provider: str) -> ClosedAccount | None:
+        """The account of a provider; None: it is open."""
+        level = self._core.tree.providers.get(provider)
+        if level is None or level.account.closed_at is None:
+            return None
+        offset = self._clock.now() - self._clock.monotonic()
+        return ClosedAccount(
+            provider=provider,
+            reason=level.account.reason,
+            since_at=round((level.account.closed_at + offset) * MICROSECONDS),
+            probe_at=round((level.account.probe_at + offset) * MICROSECONDS),
+            probes=level.account.probes,
+        )
+
+    def seconds_to_probe(self, provider: str) -> float:
+        """How long a closed account is left alone."""
+        level = self._core.tree.providers.get(provider)
+        return 0.0 if level is None else level.account.probe_at - self._clock.monotonic()
+
+    def reread_key(self, provider: str) -> bool:
+        """Read the key of a provider anew; if it is another one, its account is probed at once."""
+        has_changed = False
+        for name, credentials in self._credentials.items():
+            if self.counted_as(name) == provider:
+                has_changed = credentials.refresh() or has_changed
+        if has_changed:
+            self._admission.probe_account(provider)
+        return has_changed
+
     # ── Building ──────────────────────────────────────────────────────────────────────────────
 
     def _algorithm(
@@ -401,7 +486,7 @@ class ProviderRun:
             return Aimd(policy.aimd, effective_max, now, limit, age_seconds)
         return Adaptive(effective_max, now, self._rand, limit, age_seconds)
 
-    def _counted_as(self, provider: str) -> str:
+    def counted_as(self, provider: str) -> str:
         """The name of a provider, or of another with the same base URL that came first."""
         return self._resolver.resolve(provider).provider
 
@@ -418,15 +503,19 @@ class ProviderRun:
             self._clock,
             limits=one.limits,
             classifier=one.provider.options.classify,
+            account_errors=one.account_errors,
             hosts=None if one.base_url is None else HostCheck(one.provider.name, one.base_url),
         )
-        name = self._counted_as(one.provider.name)
+        name = self.counted_as(one.provider.name)
         return ProviderClients(
             name,
             executor,
             base_url=one.base_url,
             make_transport=one.make_transport,
             paid=self._paid_calls(one.paid),
+            rules=ProviderRules(
+                Redirects(one.provider.name, one.redirects), self._credentials[one.provider.name]
+            ),
         )
 
     def _paid_calls(self, rules: PaidPolicy | None) -> PaidCalls | None:
@@ -442,6 +531,11 @@ class ProviderRun:
         )
         shown = _shown(key.model)  # it goes into rows, events and lines
         return key if shown == key.model else key._replace(model=shown)
+
+
+def _credentials(one: ServedProvider) -> Credentials:
+    options = one.provider.options
+    return Credentials(one.base_url, one.dialect, options.api_key, options.headers)
 
 
 def _figures(use: ProviderUse, counts: ModelCounts) -> ModelFigures:

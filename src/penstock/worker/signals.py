@@ -95,27 +95,10 @@ class SignalInbox:
 
 
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
-#: `alarm`, called as a handler, gets the number of its signal as seconds: SIGHUP is 1.
-_IN_A_SECOND = signal.SIGHUP
 
 
-def end_with_parent(parent: int) -> None:
-    """Be killed at once when the thread that started this process is gone, where that is known."""
-    _ask_kernel(signal.SIGKILL, parent)
-
-
-def end_soon_after_parent(parent: int) -> None:
-    """Be killed one second after that: time to give things back."""
-    if not sys.platform.startswith("linux"):
-        return
-    library = ctypes.CDLL(None)
-    library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    library.signal.restype = ctypes.c_void_p
-    library.signal(int(_IN_A_SECOND), ctypes.cast(library.alarm, ctypes.c_void_p))
-    _ask_kernel(_IN_A_SECOND, parent)
-
-
-def _ask_kernel(number: signal.Signals, parent: int) -> None:
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Get this signal when the thread that started this process is gone, where that is known."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)

@@ -28,9 +28,14 @@ class SlotLending:
     """
 
     def __init__(
-        self, counts: Mapping[str, int], monotonic: Callable[[], float], set_limit: SetLimit
+        self,
+        counts: Mapping[str, int],
+        in_all: int,
+        monotonic: Callable[[], float],
+        set_limit: SetLimit,
     ) -> None:
         self._counts = counts
+        self._in_all = in_all
         self._set_limit = set_limit
         self._waiting: Deadlines[Hashable, str] = Deadlines(LEND_SECONDS, self._lend, monotonic)
         self._lenders: dict[Hashable, str] = {}  # attempt → kind of its slot
@@ -42,6 +47,11 @@ class SlotLending:
     def lent(self, slot_kind: str) -> int:
         """How many slots of this kind are lent."""
         return self._lent[slot_kind]
+
+    @property
+    def lent_in_all(self) -> int:
+        """How many slots are lent, of whatever kinds."""
+        return sum(self._lent.values())
 
     def wait_begins(self, attempt: Hashable, slot_kind: str) -> None:
         """An attempt waits for a permit."""
@@ -59,11 +69,11 @@ class SlotLending:
         self._waiting.clear()
 
     def _lend(self, attempt: Hashable, slot_kind: str) -> None:
-        if self._lent[slot_kind] < self._counts[slot_kind]:
+        if self._lent[slot_kind] < self._counts[slot_kind] and self.lent_in_all < self._in_all:
             self._lenders[attempt] = slot_kind
             self._change(slot_kind, 1)
 
     def _change(self, slot_kind: str, by: int) -> None:
         self._lent[slot_kind] += by
-        self._set_limit(SUBMISSION, sum(self._counts.values()) + sum(self._lent.values()))
+        self._set_limit(SUBMISSION, self._in_all + self.lent_in_all)
         self._set_limit(slot_kind, self._counts[slot_kind] + self._lent[slot_kind])

@@ -8,6 +8,7 @@ nothing. Asked about one lease, it says where that stands. Nobody is woken by ei
 from __future__ import annotations
 
 import heapq
+import os
 from math import isfinite
 
 from penstock.admission.tasks.decisions import TaskAdmissionDenied, TaskAdmissionView
@@ -31,7 +32,7 @@ from penstock.model.worker import (
     WorkerStatus,
     WorkProgress,
 )
-from penstock.process_identity import own_identity
+from penstock.process_identity import identity, own_identity
 from penstock.worker.attempt import NEVER, Attempt
 from penstock.worker.core import WorkerCore
 from penstock.worker.observer import Tick, WorkerObserver
@@ -51,6 +52,7 @@ class StatusRow(WorkerObserver):
         slot_kinds = core.slot_kinds
         self._task_slots = {name: slot_kinds[name] for name in sorted(slot_kinds)[:TASKS_SHOWN]}
         self._process = own_identity()
+        self._supervisor = "" if core.config.runs_suspects else identity(os.getppid())
         self._is_stopping = False
         self._looked: WorkerStatus | None = None
         self._published: tuple[WorkerId, WorkerStatus] | None = None
@@ -142,6 +144,7 @@ class StatusRow(WorkerObserver):
         self._looked = WorkerStatus(
             captured_at=now_at,
             process=self._process,
+            supervisor=self._supervisor,
             lease_ttl_seconds=config.lease_ttl_seconds,
             beat_seconds=config.beat_seconds,
             solo=config.solo,
@@ -165,6 +168,7 @@ class StatusRow(WorkerObserver):
             held_back=window.held_back_by(),
             full_limits=core.lease_loop.full.shown(),
             over_budget=dict(core.hold.refusals),
+            closed_accounts=core.accounts.closed(),
         )
         return self._looked
 

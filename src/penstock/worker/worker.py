@@ -15,8 +15,11 @@ from penstock.errors import PenstockError
 from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
+from penstock.model.provider import ClosedAccount
 from penstock.model.spending import BudgetStop
+from penstock.model.task import SUBMISSION
 from penstock.worker.accounting import BottleneckProbe, CapacityRecord, RequestWaits, RunRecord
+from penstock.worker.accounts import AccountHold
 from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop
 from penstock.worker.attempt_log import AttemptLog
 from penstock.worker.budgets import BudgetHold
@@ -33,6 +36,7 @@ from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.recycling import Recycling
 from penstock.worker.registration import Registration
+from penstock.worker.slot_lending import SlotLending
 from penstock.worker.status import StatusRow
 
 TICK_SECONDS = 0.25  # how often the loop shows that it is alive and looks at its own lease
@@ -75,17 +79,20 @@ class Worker:
             None if parts.providers is None else parts.providers.pressure,
         )
         scheduler, providers = self._window.scheduler, parts.providers
-        lending = None if providers is None else providers.connect(scheduler, config.slots)
-        self._executor = JobExecutor(
-            self._tasks, config.slots, parts, scheduler, self._ended, lending
-        )
+        scheduler.set_limit(SUBMISSION, config.slots_in_all)
+        slots, lending = (config.slots, config.slots_in_all), self._connect_providers()
+        self._executor = JobExecutor(self._tasks, *slots, parts, scheduler, self._ended, lending)
         self._window.connect(self._executor)
         jobs = self._window, self._executor, self._completer
         self._lease_loop = LeaseLoop(config, parts, self._registration, *jobs)
-        self.hold = BudgetHold(config.run_id, parts.store, parts.clock, self._window.hold_back)
-        self._drain = Drain(config, parts, tasks, self.hold, *jobs, self._lease_loop)
+        self.hold = BudgetHold(
+            config.run_id, parts.store, parts.clock, self._window.hold_back, config.app
+        )
+        self.accounts = AccountHold(providers, self._tasks, self._window, parts.clock)
+        holds = self.hold, self.accounts
+        self._drain = Drain(config, parts, tasks, holds, *jobs, self._lease_loop)
         self._core = WorkerCore(
-            config, parts, self._tasks, *jobs, self._lease_loop, self._drain, self.hold, self.totals
+            config, parts, self._tasks, *jobs, self._lease_loop, self._drain, *holds, self.totals
         )
         self._log = AttemptLog(parts.events, config.run_id, self._tasks)
         self._status = StatusRow(self._core)
@@ -97,20 +104,23 @@ class Worker:
             self._recycling = Recycling(parts.clock, self._executor, self.stop, parts.recycle)
         if providers is not None:
             self._observers.subscribe((RequestWaits(self._core),))
-        self._observers.subscribe(
-            (
-                BottleneckProbe(self._core),
-                self._record.capacity,
-                self._record,
-                self._log,
-                self._status,
-            )
-        )
+        probe, record = BottleneckProbe(self._core), self._record
+        self._observers.subscribe((probe, record.capacity, record, self._log, self._status))
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
+        self.closed_accounts: tuple[ClosedAccount, ...] = ()  # accounts that have
         self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
+
+    def _connect_providers(self) -> SlotLending | None:
+        """Let providers say which tasks may start, and lend slots; None: there are none."""
+        providers, window = self._parts.providers, self._window
+        if providers is None:
+            return None
+        give_up_seconds = self._parts.policy.give_up_after_seconds
+        slots, most = self._config.slots, self._config.slots_in_all
+        return providers.connect(window.scheduler, slots, most, window.learn_use, give_up_seconds)
 
     def __repr__(self) -> str:
         return f"<Worker {self.worker_id} {self.running} running, {len(self._window)} waiting>"
@@ -159,6 +169,8 @@ class Worker:
             ticker.cancel()
         if self._loop.failure is None and self._stopping is None and self.hold.tasks:
             self.stops = await self.hold.stops()
+        if self._loop.failure is None and self._stopping is None and self._drain.is_out_of_money:
+            self.closed_accounts = self.accounts.closed()
         if self._loop.failure is None or isinstance(self._loop.failure, PenstockError):
             await self._leave()
         if self._loop.failure is not None:
@@ -208,7 +220,7 @@ class Worker:
         self._lease_loop.cancel()
         self._loop.cancel()
         await asyncio.gather(
-            self._record.end(self.worker_id, self.stops),
+            self._record.end(self.worker_id, self.stops, self.closed_accounts),
             self._registration.sign_off(bodies_left=bool(left or self._executor.detached)),
         )
 
@@ -243,6 +255,9 @@ class Worker:
         self._observers.ticked(tick)
         self._cancellations.ticked(tick)
         self._maintenance.ticked(tick)
+        self.accounts.ticked()
+        if self._parts.providers is not None:
+            self._parts.providers.pressure.ticked()
         if self._recycling is not None:
             self._recycling.ticked(tick)
 
@@ -266,11 +281,12 @@ class Worker:
     async def _sign_on(self) -> None:
         first = not self.worker_id
         await self._registration.sign_on()
-        if first and self._parts.begin is not None:
-            await self._parts.begin()
-        if first and self._parts.providers is not None:
-            await self._parts.providers.begin()
-        self._is_ready = True
+        if first:  # its lease may be lost meanwhile: nothing begins before this is over
+            if self._parts.begin is not None:
+                await self._parts.begin()
+            if self._parts.providers is not None:
+                await self._parts.providers.begin()
+            self._is_ready = True
         self._look_around()  # the run is known before it takes a job
         if first:
             self._parts.events.emit(SchedulerEventKind.SCHEDULER_JOB_STARTED, self._correlation)
@@ -299,6 +315,7 @@ class Worker:
             self._completer.add(end)
         if self._parts.providers is not None:
             self.hold.ended(attempt, end)
+            self.accounts.ended(attempt, end)
         self._window.ended(attempt)
         self._drain.ended(attempt)
         self._observers.ended(attempt, end)

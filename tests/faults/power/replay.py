@@ -156,12 +156,12 @@ def examine(path: Path, *, finish: bool) -> Found:
 
 
 def work_to_the_end(store: SqliteStore) -> list[str]:
-    """Let a new worker take and end everything that is due, suspects alone; what it could not."""
+    """Let a new worker take and end everything that is due, suspects apart; what it could not."""
     worker = WorkerId("after the reboot")
     store.register(WorkerInfo(id=worker, run_id="again", tasks=TASKS), 600).result()
-    for solo in (False, True, False):
+    for quarantine in (False, True, False):
         request = LeaseRequest(
-            worker=worker, tasks=TASKS, limit=50, caps=ConfiguredCaps(), solo=solo
+            worker=worker, tasks=TASKS, limit=50, caps=ConfiguredCaps(), quarantine=quarantine
         )
         while jobs := store.lease(request).result().jobs:
             store.ack(worker, [JobEnd(job, JobState.DONE, 1, 2) for job in jobs]).result()

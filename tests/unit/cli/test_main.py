@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 import typer
@@ -107,3 +109,43 @@ def test_global_options_may_stand_anywhere_before_a_double_dash() -> None:
     assert first(["a", "--log-format=json"]) == ["--log-format=json", "a"]
     assert first(["a", "--", "--debug"]) == ["a", "--", "--debug"]
     assert first(["a", "--log-level"]) == ["--log-level", "a"]
+
+
+@pytest.mark.parametrize("words", [("queue", "stats"), ("queue", "list"), ("config", "show")])
+@pytest.mark.parametrize("name", ["pipeline.py", "penstock.toml"])
+def test_a_file_that_everybody_may_write_is_not_used_unasked(
+    command: Command, project: Path, words: tuple[str, ...], name: str
+) -> None:
+    command("queue", "enqueue", "broken", "k")
+    (project / name).touch()
+    (project / name).chmod(0o666)
+
+    ended = command(*words)
+
+    assert ended.code == 2
+    assert f"{name}' may be written by every user (mode 0666)" in ended.sentence
+    assert "--app" in ended.sentence
+    assert command(*words, "--app", "pipeline.py").code == 0
+
+
+def test_a_folder_in_which_everybody_may_replace_files_is_not_used_unasked(
+    command: Command, project: Path
+) -> None:
+    command("queue", "enqueue", "broken", "k")
+    project.chmod(0o777)
+    refused = command("queue", "stats")
+    project.chmod(0o1777)  # as /tmp: others cannot replace what is ours
+
+    assert (refused.code, "may be written by every user" in refused.sentence) == (2, True)
+    assert command("queue", "stats").code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_app_of_another_user_is_not_imported_unasked(command: Command, project: Path) -> None:
+    (project / "pipeline.py").write_text("raise SystemExit('was imported')")
+    os.chown(project / "pipeline.py", 12_345, -1)
+
+    ended = command("queue", "stats")
+
+    assert ended.code == 2
+    assert "pipeline.py' belongs to another user (number 12345)" in ended.sentence

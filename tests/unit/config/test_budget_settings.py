@@ -21,16 +21,18 @@ from penstock.model.spending import Amount, Budget, Period, Price, format_exact_
 
 FILE = """
 journal_retention = "2d"
-[budget]
+[budget.total]
+usd = 100
+[budget.run]
 usd = 20
 tokens = 5_000_000
 [budget.day]
 usd = 0.1
-[budget.provider.ai]
+[budget.provider.ai.run]
 tokens = 7
 [budget.model."ai/gpt-5.1"]
 day.usd = 3.000001
-[budget.task.day]
+[budget.task.day.run]
 usd = "1.5"
 [budget.task.day.day]
 tokens = 9
@@ -70,6 +72,7 @@ def test_budgets_and_prices_are_read_exactly(tmp_path: Path) -> None:
     loaded = load(tmp_path, FILE, app)
 
     assert budgets_of(loaded.settings) == (
+        Budget("all", Period.TOTAL, 100_000_000),
         Budget("all", Period.RUN, 20_000_000, 5_000_000),
         Budget("all", Period.DAY, 100_000),
         Budget("provider:ai", Period.RUN, None, 7),
@@ -87,7 +90,7 @@ def test_every_budget_is_listed_with_its_source_and_without_noise(tmp_path: Path
     loaded = load_settings({}, {"PENSTOCK_BUDGET__DAY__USD": "0.30"}, tmp_path, {})
     listed = {one.name: one for one in list_settings(loaded, tmp_path)}
 
-    assert (listed["budget.usd"].value, listed["budget.usd"].line) == ("20", 4)
+    assert (listed["budget.run.usd"].value, listed["budget.run.usd"].line) == ("20", 6)
     day = listed["budget.day.usd"]
     assert (day.value, day.source) == ("0.3", "PENSTOCK_BUDGET__DAY__USD")
     assert listed["budget.day.tokens"].value is None
@@ -116,73 +119,100 @@ usd_per_million_tokens = {{ input = 1, output = 2 }}
     ("text", "sentence"),
     [
         (
-            "[budget]\nusd = 0",
-            "budget.usd must be > 0 (without it there is no limit), got 0 (from penstock.toml).",
+            "[budget.run]\nusd = 0",
+            "budget.run.usd must be > 0 (without it there is no limit), got 0 (from "
+            "penstock.toml).",
         ),
-        ("[budget]\nusd = -1", "budget.usd must be > 0 (without it there is no limit), got -1"),
-        ("[budget]\nusd = inf", "must be a number of dollars, such as 12.5, got inf"),
-        ('[budget]\nusd = "abc"', "must be a number of dollars, such as 12.5, got 'abc'"),
-        ("[budget]\nusd = 1e300", "budget.usd must be <= 1000000000, got 1e+300"),
-        ("[budget]\nusd = nan", "must be a number of dollars, such as 12.5, got nan"),
-        ("[budget]\nusd = true", "must be a number of dollars"),
-        ("[budget]\nusd = 1e10", "budget.usd must be <= 1000000000"),
+        (
+            "[budget.run]\nusd = -1",
+            "budget.run.usd must be > 0 (without it there is no limit), got -1",
+        ),
+        ("[budget.run]\nusd = inf", "must be a number of dollars, such as 12.5, got inf"),
+        ('[budget.run]\nusd = "abc"', "must be a number of dollars, such as 12.5, got 'abc'"),
+        ("[budget.run]\nusd = 1e300", "budget.run.usd must be <= 1000000000, got 1e+300"),
+        ("[budget.run]\nusd = nan", "must be a number of dollars, such as 12.5, got nan"),
+        ("[budget.run]\nusd = true", "must be a number of dollars"),
+        ("[budget.run]\nusd = 1e10", "budget.run.usd must be <= 1000000000"),
         (
             PRICED.replace("input = 1", "input = 1e9"),
             "usd_per_million_tokens.input must be <= 100000 dollars of a million tokens",
         ),
-        ("[budget]\nusd = 0.0000001", "must have at most 6 decimals"),
+        ("[budget.run]\nusd = 0.0000001", "must have at most 6 decimals"),
         ("[budget.day]\ntokens = 1.5", "budget.day.tokens must be a whole number"),
-        ("[budget]\ntokens = 0", "budget.tokens must be > 0"),
+        ("[budget.run]\ntokens = 0", "budget.run.tokens must be > 0"),
         ("budget = 5", "budget must be a table, got 5"),
-        ("[budget]\ndollars = 5", "budget.dollars is not a setting"),
+        ("[budget.run]\ndollars = 5", "budget.run.dollars is not a setting"),
         (
             "[budget.week]\nusd = 5",
             "budget.week is not a setting, got a table (from penstock.toml); known names in budget "
-            "are usd, tokens, day, provider, model, task, table.",
+            "are total, run, day, provider, model, task.",
         ),
         ("[budget.provder.x]\nusd = 5", "the nearest known name is budget.provider."),
         ("[budget.Day]\nusd = 5", "the nearest known name is budget.day."),
         ("[budget.day]\nusb = 5", "the nearest known name is budget.day.usd."),
-        ("[budget]\ntokns = 5", "budget.tokns is not a setting, got 5 (from penstock.toml)"),
+        (
+            "[budget.run]\ntokns = 5",
+            "budget.run.tokns is not a setting, got 5 (from penstock.toml)",
+        ),
         ("[budget]\nday = 5", "budget.day must be a table"),
         ("[budget.provider]\nusd = 5", "budget.provider.usd must be a table"),
-        ("[budget.provider.ai]\nused = 5", "the nearest known name is budget.provider.ai.usd"),
-        ("[budget.model.ai]\nusd = 5", 'must be PROVIDER/MODEL, such as "openai/gpt-5"'),
         (
-            PAID + "[budget.provider.ai2]\nusd = 5",
-            "budget.provider.ai2 (from penstock.toml) is about a provider that the app does not "
+            "[budget.provider.ai.run]\nused = 5",
+            "the nearest known name is budget.provider.ai.run.usd",
+        ),
+        ("[budget.model.ai.run]\nusd = 5", 'must be PROVIDER/MODEL, such as "openai/gpt-5"'),
+        (
+            PAID + "[budget.provider.ai2.run]\nusd = 5",
+            "budget.provider.ai2.run (from penstock.toml) is about a provider that the app "
+            "does not "
             "define; the nearest known one is 'ai'.",
         ),
         (
-            PAID + '[budget.model."ai2/gpt-5"]\nusd = 5',
-            'budget.model."ai2/gpt-5" (from penstock.toml) is about a provider that the app does '
+            PAID + '[budget.model."ai2/gpt-5".run]\nusd = 5',
+            'budget.model."ai2/gpt-5".run (from penstock.toml) is about a provider that the '
+            "app does "
             "not define; the nearest known one is 'ai'.",
         ),
         (
-            PAID + "[budget.task.dey]\ntokens = 5",
+            PAID + "[budget.task.dey.run]\ntokens = 5",
             "is about a task that the app does not define; the nearest known one is 'day'.",
         ),
-        (PAID + "[budget.table.t]\ntokens = 5", "is about a table, and the app defines none."),
+        (
+            "[budget.table.t.total]\ntokens = 5",
+            "budget.table is not a setting (from penstock.toml): there are no tables yet.",
+        ),
+        (
+            "[budget]\nusd = 5",
+            "budget.usd does not say over what it counts (from penstock.toml): set "
+            "budget.total.usd (over restarts, until it is raised or 'penstock budget reset'), "
+            "budget.run.usd (each start anew, as it was) or budget.day.usd.",
+        ),
+        (
+            "[budget.task.day]\ntokens = 5",
+            "budget.task.day.tokens does not say over what it counts (from penstock.toml): set "
+            "budget.task.day.total.tokens (over",
+        ),
         (
             PAID + "[budget.provider.web.day]\ntokens = 5",
             "budget.provider.web.day (from penstock.toml) counts nothing, since the calls of "
             "provider 'web' cost nothing; set paid = true in [providers.web].",
         ),
         (
-            "[budget]\ntokens = 5",
-            "budget (from penstock.toml) counts nothing, since no provider of the app is paid; "
+            "[budget.run]\ntokens = 5",
+            "budget.run (from penstock.toml) counts nothing, since no provider of the app is paid; "
             "set paid = true in [providers.NAME].",
         ),
         (
-            PAID + "[budget]\nusd = 5",
-            "budget (from penstock.toml) counts dollars, and the price of ai/gpt-5 is not known; "
+            PAID + "[budget.run]\nusd = 5",
+            "budget.run (from penstock.toml) counts dollars, and the price of ai/gpt-5 is "
+            "not known; "
             "set usd_per_million_tokens = { input = …, output = … } in "
             '[providers.ai.models."gpt-5"].',
         ),
-        (PAID + "[budget.task.named]\nusd = 5", "the price of ai/gpt-5 is not known"),
-        (PRICED + '[budget.model."ai/gpt-6"]\nusd = 5', "the price of ai/gpt-6 is not known"),
+        (PAID + "[budget.task.named.run]\nusd = 5", "the price of ai/gpt-5 is not known"),
+        (PRICED + '[budget.model."ai/gpt-6".run]\nusd = 5', "the price of ai/gpt-6 is not known"),
         (
-            PRICED + "[providers.ai.models.gpt-6]\nrpm = 5\n[budget.task.day]\nusd = 5",
+            PRICED + "[providers.ai.models.gpt-6]\nrpm = 5\n[budget.task.day.run]\nusd = 5",
             "the price of ai/gpt-6 is not known",
         ),
         (
@@ -212,11 +242,11 @@ def test_a_wrong_budget_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     "text",
     [
-        PRICED + "[budget]\nusd = 5",
-        PRICED + "[budget.task.named]\nusd = 5",
+        PRICED + "[budget.run]\nusd = 5",
+        PRICED + "[budget.task.named.run]\nusd = 5",
         PRICED + "[budget.provider.ai.day]\nusd = 5",
-        PAID + "[budget.provider.ai]\ntokens = 5",
-        PAID + "[budget.task.day]\nusd = 5",  # its models are only known when they are called
+        PAID + "[budget.provider.ai.run]\ntokens = 5",
+        PAID + "[budget.task.day.run]\nusd = 5",  # its models are only known when they are called
     ],
 )
 def test_a_budget_that_can_be_counted_is_taken(tmp_path: Path, text: str) -> None:
@@ -227,13 +257,13 @@ def test_providers_without_any_price_are_known(tmp_path: Path) -> None:
     app = Penstock("shop")
     app.provider("ai", base_url="https://ai.example", paid=True)
 
-    loaded = load(tmp_path, "[budget.provider.ai]\nusd = 5", app)
+    loaded = load(tmp_path, "[budget.provider.ai.run]\nusd = 5", app)
 
     assert unpriced_providers(loaded.settings) == ["ai"]
 
 
 def test_variables_set_the_whole_and_files_the_parts(tmp_path: Path) -> None:
-    loaded = load(tmp_path, PRICED, None, PENSTOCK_BUDGET__USD="2.50")
+    loaded = load(tmp_path, PRICED, None, PENSTOCK_BUDGET__RUN__USD="2.50")
     assert budgets_of(loaded.settings) == (Budget("all", Period.RUN, 2_500_000),)
 
     with pytest.raises(ConfigError, match="budgets of single names are set by"):
@@ -282,16 +312,17 @@ def test_a_budget_knows_who_has_said_each_of_its_settings(tmp_path: Path) -> Non
     (tmp_path / "penstock.toml").write_text(FILE)
     (tmp_path / "pyproject.toml").write_text("[tool.penstock.budget.task.day.day]\nusd = 7\n")
 
-    loaded = load_settings({}, {"PENSTOCK_BUDGET__USD": "2.50"}, tmp_path, {})
+    loaded = load_settings({}, {"PENSTOCK_BUDGET__RUN__USD": "2.50"}, tmp_path, {})
     budgets = budgets_of(loaded.settings, loaded.sources)
 
     assert [one.settings for one in budgets] == [
-        "PENSTOCK_BUDGET__USD=2.5 in the environment (which goes before every file) and "
-        "budget.tokens = 5000000 in penstock.toml",
+        "budget.total.usd = 100 in penstock.toml",
+        "PENSTOCK_BUDGET__RUN__USD=2.5 in the environment (which goes before every file) and "
+        "budget.run.tokens = 5000000 in penstock.toml",
         "budget.day.usd = 0.1 in penstock.toml",
-        "budget.provider.ai.tokens = 7 in penstock.toml",
+        "budget.provider.ai.run.tokens = 7 in penstock.toml",
         'budget.model."ai/gpt-5.1".day.usd = 3.000001 in penstock.toml',
-        "budget.task.day.usd = 1.5 in penstock.toml",
+        "budget.task.day.run.usd = 1.5 in penstock.toml",
         "tool.penstock.budget.task.day.day.usd = 7 in pyproject.toml and "
         "budget.task.day.day.tokens = 9 in penstock.toml",
     ]

@@ -8,12 +8,15 @@ from penstock.config.show import configured_capacity
 
 
 def test_budgets_are_told_with_their_source() -> None:
-    settings = Settings.model_validate({"budget": {"usd": 20, "day": {"tokens": 500}}})
-    sources = {"budget.usd": "penstock.toml", "budget.day.tokens": "PENSTOCK_BUDGET__DAY__TOKENS"}
+    settings = Settings.model_validate({"budget": {"run": {"usd": 20}, "day": {"tokens": 500}}})
+    sources = {
+        "budget.run.usd": "penstock.toml",
+        "budget.day.tokens": "PENSTOCK_BUDGET__DAY__TOKENS",
+    }
 
     found = configured_capacity(settings, sources, [])
 
-    run, day = found["budgets.budget"], found["budgets.budget.day"]
+    run, day = found["budgets.budget.run"], found["budgets.budget.day"]
     assert ("20" in str(run.value), run.source) == (True, "penstock.toml")
     assert ("500" in str(day.value), day.source) == (True, "PENSTOCK_BUDGET__DAY__TOKENS")
     assert "budgets" not in found

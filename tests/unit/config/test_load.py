@@ -51,6 +51,7 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "durability",
         "retention",
         "journal_retention",
+        "runtime.slots",
         "runtime.async_slots",
         "runtime.thread_slots",
         "runtime.process_slots",
@@ -67,8 +68,10 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
         "limits",
         "partitions",
         "providers",
-        "budget.usd",
-        "budget.tokens",
+        "budget.total.usd",
+        "budget.total.tokens",
+        "budget.run.usd",
+        "budget.run.tokens",
         "budget.day.usd",
         "budget.day.tokens",
     }
@@ -77,25 +80,25 @@ def test_nobody_says_anything(tmp_path: Path) -> None:
 def test_the_earlier_of_flag_environment_files_code_and_default_wins(tmp_path: Path) -> None:
     """Goal: the whole order. Method: take away the strongest voice, one after the other."""
     voices: dict[str, object] = {
-        "flags": {"--slots": 6},
-        "environ": {"PENSTOCK_RUNTIME__ASYNC_SLOTS": "5"},
-        "toml": "[runtime]\nasync_slots = 4\n",
-        "pyproject": "[tool.penstock.runtime]\nasync_slots = 3\n",
-        "code": {"runtime": {"async_slots": 2}},
+        "flags": {"--threads": 6},
+        "environ": {"PENSTOCK_RUNTIME__THREAD_SLOTS": "5"},
+        "toml": "[runtime]\nthread_slots = 4\n",
+        "pyproject": "[tool.penstock.runtime]\nthread_slots = 3\n",
+        "code": {"runtime": {"thread_slots": 2}},
     }
     silent: dict[str, object] = {"toml": "", "pyproject": ""}
     seen = []
 
     for name in [*voices]:
         loaded = load(tmp_path, **voices)  # type: ignore[arg-type]
-        slots = loaded.settings.runtime.async_slots
-        seen.append((slots, loaded.sources["runtime.async_slots"]))
+        slots = loaded.settings.runtime.thread_slots
+        seen.append((slots, loaded.sources["runtime.thread_slots"]))
         del voices[name]
         voices |= {name: silent[name]} if name in silent else {}
 
     assert seen == [
-        (6, "--slots"),
-        (5, "PENSTOCK_RUNTIME__ASYNC_SLOTS"),
+        (6, "--threads"),
+        (5, "PENSTOCK_RUNTIME__THREAD_SLOTS"),
         (4, "penstock.toml"),
         (3, "pyproject.toml"),
         (2, CODE),
@@ -153,7 +156,8 @@ def test_limits_may_be_given_by_flags(tmp_path: Path) -> None:
 
 
 def test_every_flag_names_a_setting_that_exists(tmp_path: Path) -> None:
-    values = {"--app": "a.py", "--store": "sqlite:///a", "--slots": 1, "--max-per-host": 1}
+    numbers = ("--slots", "--threads", "--process-slots", "--max-per-host")
+    values = {"--app": "a.py", "--store": "sqlite:///a", **dict.fromkeys(numbers, 1)}
 
     loaded = load(tmp_path, flags=values)
 
@@ -188,7 +192,7 @@ def test_variables_of_tests_and_tools_are_let_through(tmp_path: Path) -> None:
         ),
         (
             {"flags": {"--slots": 0}},
-            "runtime.async_slots must be > 0, got 0 (from --slots).",
+            "runtime.slots must be > 0, got 0 (from --slots).",
         ),
         (
             {"toml": "[runtime]\nasync_slots = 2000000\n"},
@@ -386,3 +390,30 @@ def test_any_text_of_a_variable_is_read_or_refused_by_name(
         refusal = str(error)
 
     assert f"(from {name})" in refusal
+
+
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [
+        ({}, (256, 32)),
+        ({"slots": 2}, (2, 2)),
+        ({"slots": 1_000}, (1_000, 32)),
+        ({"slots": 1_000, "async_slots": 4}, (4, 32)),
+        ({"slots": 8, "thread_slots": 2}, (8, 2)),
+    ],
+)
+def test_slots_bound_every_kind(
+    tmp_path: Path, runtime: dict[str, int], expected: tuple[int, int]
+) -> None:
+    counts = load(tmp_path, code={"runtime": runtime}).settings.runtime.slots_by_kind()
+
+    assert (counts["async"], counts["thread"]) == expected
+
+
+def test_the_name_of_older_tools_is_answered_with_ours(tmp_path: Path) -> None:
+    for table in ("[runtime]\n", ""):
+        with pytest.raises(ConfigError, match=r"known name is runtime\.thread_slots\.$"):
+            load(tmp_path, toml=f"{table}max_workers = 4\n")
+    for name in ("PENSTOCK_MAX_WORKERS", "PENSTOCK_RUNTIME__MAX_WORKERS"):
+        with pytest.raises(ConfigError, match=r"name is PENSTOCK_RUNTIME__THREAD_SLOTS\.$"):
+            load(tmp_path, toml="", environ={name: "4"})

@@ -18,6 +18,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "retention": 30 * 86_400.0,
         "journal_retention": 7 * 86_400.0,
         "runtime": {
+            "slots": None,
             "async_slots": 256,
             "thread_slots": 32,
             "process_slots": available_cores(),
@@ -37,13 +38,12 @@ def test_defaults_are_the_documented_ones() -> None:
         "limits": {},
         "providers": {},
         "budget": {
-            "usd": None,
-            "tokens": None,
+            "total": {"usd": None, "tokens": None},
+            "run": {"usd": None, "tokens": None},
             "day": {"usd": None, "tokens": None},
             "provider": {},
             "model": {},
             "task": {},
-            "table": {},
         },
         "partitions": {},
     }

@@ -31,7 +31,7 @@ def test_every_source_is_named(tmp_path: Path) -> None:
 
     found = listed(tmp_path, slots=5)
 
-    assert found["runtime.async_slots"] == ListedSetting("runtime.async_slots", 5, "--slots", None)
+    assert found["runtime.slots"] == ListedSetting("runtime.slots", 5, "--slots", None)
     beat = found["runtime.beat_seconds"]
     assert (beat.value, beat.source) == (3.0, "PENSTOCK_RUNTIME__BEAT_SECONDS")
     assert found["retention"] == ListedSetting("retention", 86_400.0, "penstock.toml", 2)

@@ -54,6 +54,7 @@ def test_options_that_are_not_named_stay() -> None:
         ({"group": "g" * 257}, "A group has 1 to 256 characters; got 257."),
         ({"group": "g\x1b"}, "A group cannot hold control characters"),
         ({"priority": 2**31}, "A priority lies within"),
+        ({"priority": True}, "A priority is a whole number, got True"),
         ({"delay": -1}, "A delay is at least 0"),
         ({"delay": float("nan")}, "A delay is at least 0"),
         ({"delay": 10**9}, "less than 10"),

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.model.spending import Amount, Budget, BudgetRefusal, BudgetStop, Period
 
-BOTH = Budget("all", Period.RUN, 10_000, 500, "PENSTOCK_BUDGET__USD", "penstock.toml")
+BOTH = Budget("all", Period.RUN, 10_000, 500, "PENSTOCK_BUDGET__RUN__USD", "penstock.toml")
 
 
 def stop(left: Amount, budget: Budget = BOTH) -> BudgetStop:
@@ -17,24 +17,26 @@ def stop(left: Amount, budget: Budget = BOTH) -> BudgetStop:
         span="r",
         tasks=("ask",),
         spent=Amount(9_812, 450),
-        reserved=Amount(0, 40),
+        reserved=Amount(0, 30),
+        in_doubt=Amount(0, 10),
     )
 
 
 def test_only_the_dollars_are_named_if_there_are_tokens() -> None:
     assert stop(left=Amount(188, 90)).sentence == (
-        "The budget [budget] of $0.01 a run is used up ($0.009812 spent, and a call of ai/gpt-5 "
-        "may need $0.001033): raise PENSTOCK_BUDGET__USD=0.01 in the environment (which goes "
+        "The budget [budget.run] of $0.01 a run is used up ($0.009812 spent, and a call of "
+        "ai/gpt-5 may need $0.001033): raise PENSTOCK_BUDGET__RUN__USD=0.01 in the "
+        "environment (which goes "
         "before every file), then run the same command again; a new run counts from zero."
     )
 
 
 def test_only_the_tokens_are_named_if_there_are_dollars() -> None:
     assert stop(left=Amount(1_033, 10)).sentence == (
-        "The budget [budget] of 500 tokens a run is used up (450 tokens spent, 40 tokens reserved "
-        "by calls in doubt, and a call of ai/gpt-5 may need 90 tokens): raise "
-        "budget.tokens = 500 in penstock.toml, then run the same command again; a new run counts "
-        "from zero."
+        "The budget [budget.run] of 500 tokens a run is used up (450 tokens spent, 30 tokens "
+        "reserved, 10 tokens in doubt, and a call of ai/gpt-5 may need 90 tokens): raise "
+        "budget.run.tokens = 500 in penstock.toml, then run the same command again; a new run "
+        "counts from zero."
     )
 
 
@@ -42,7 +44,9 @@ def test_both_are_named_if_both_are_used_up() -> None:
     sentence = stop(left=Amount(1_000, 10)).sentence
 
     assert "of $0.01 and 500 tokens a run" in sentence
-    assert "in the environment (which goes before every file) and budget.tokens = 500" in sentence
+    assert (
+        "in the environment (which goes before every file) and budget.run.tokens = 500" in sentence
+    )
 
 
 @pytest.mark.parametrize("left", [Amount(0, 0), Amount(0, 90), Amount(0, 100)])

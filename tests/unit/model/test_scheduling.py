@@ -34,6 +34,7 @@ def test_the_default_is_local_and_weighs_one() -> None:
 
 
 def test_each_kind_has_a_constructor_with_its_identity() -> None:
+    assert SchedulingMetadata.local() == SchedulingMetadata()
     assert SchedulingMetadata.local("parse") == SchedulingMetadata("local", ("local", "parse"), 1)
     assert SchedulingMetadata.model("openai", "gpt-5", "chat", weight=32) == SchedulingMetadata(
         "model", ("model", "openai", "gpt-5", "chat"), 32

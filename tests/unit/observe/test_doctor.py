@@ -9,6 +9,7 @@ import pytest
 from penstock.model.job import AttemptError, ErrorCategory, JobState, WorkerId
 from penstock.model.schedule import PreflightResult, UnitView
 from penstock.model.views import Finding, QueueFacts, Stats, WorkerView
+from penstock.model.worker import WorkerStatus
 from penstock.observe.doctor import OLD_READY_SECONDS, queue_findings
 from tests.unit.observe.why.test_schedule import unit
 
@@ -42,7 +43,7 @@ def worker(name: str, *, alive: bool) -> WorkerView:
 
 
 def findings(facts: QueueFacts, *tasks: str) -> dict[str, Finding]:
-    return {finding.check: finding for finding in queue_findings(facts, tasks)}
+    return {finding.check: finding for finding in queue_findings(facts, tasks, lambda mark: True)}
 
 
 def with_stats(**changes: object) -> QueueFacts:
@@ -68,11 +69,23 @@ def test_workers_are_named_and_the_lost_ones_counted() -> None:
     assert "1 dead, the next worker takes back their jobs" in text
 
 
+def test_a_worker_that_was_killed_is_not_counted_as_alive() -> None:
+    status = WorkerStatus(captured_at=1, process="mark").encoded()
+    killed = msgspec.structs.replace(worker("k", alive=True), status=status, lease_seconds=12.0)
+    old = msgspec.structs.replace(STATS, oldest_ready_seconds=OLD_READY_SECONDS + 1, workers=1)
+
+    found = findings(msgspec.structs.replace(FACTS, workers=[killed], stats=old))
+
+    assert found["workers"].text == "none alive; 1 not responding, their leases end within 12 s"
+    assert "no worker is alive" in found["waiting"].text
+
+
 @pytest.mark.parametrize(("workers", "remedy"), [(0, "'penstock queue run'"), (2, "more workers")])
 def test_a_job_that_nobody_takes_is_told(workers: int, remedy: str) -> None:
+    alive = [worker(f"w-{n}", alive=True) for n in range(workers)]
     facts = with_stats(oldest_ready_seconds=OLD_READY_SECONDS, workers=workers)
 
-    found = findings(facts, "fetch")["waiting"]
+    found = findings(msgspec.structs.replace(facts, workers=alive), "fetch")["waiting"]
 
     assert not found.ok
     assert "has been ready for 1:00:00" in found.text
@@ -102,7 +115,9 @@ def test_a_task_that_a_live_worker_of_another_app_serves_is_no_problem() -> None
 
 
 def test_tasks_are_not_judged_where_the_app_could_not_be_read() -> None:
-    assert "tasks" not in {finding.check for finding in queue_findings(FACTS, None)}
+    assert "tasks" not in {
+        finding.check for finding in queue_findings(FACTS, None, lambda mark: True)
+    }
 
 
 def test_a_limit_of_nothing_is_told() -> None:

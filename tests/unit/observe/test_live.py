@@ -201,8 +201,8 @@ def test_a_paused_queue_is_the_first_reason() -> None:
 @pytest.mark.parametrize(
     ("price_is_missing", "words"),
     [
-        (False, "[budget.provider.ai], which is used up"),
-        (True, "the price of ai/m, for [budget.provider.ai]"),
+        (False, "[budget.provider.ai.run], which is used up"),
+        (True, "the price of ai/m, for [budget.provider.ai.run]"),
     ],
 )
 def test_a_task_without_money_says_which_budget_it_waits_for(
@@ -245,7 +245,7 @@ def test_a_job_waits_for_one_thing_only() -> None:
 
     assert found.reasons == (
         Reason("ai/m is at its adaptive limit of 8", 16),
-        Reason("to run alone after a crash", 2),
+        Reason("in quarantine after a crash", 2),
         Reason("their due time, the next in 9 s", 3),
     )
 

@@ -16,6 +16,8 @@ from penstock.processes.task import _raised
 from penstock.retry.classify import Classified, FailureClass, classify
 from penstock.retry.policy import DEGRADED, NODE, SERVICE, Backoff
 from penstock.testing import harness
+from penstock.worker.attempt import plain_error
+from penstock.worker.task_protocol import Raised
 
 
 class Odd(Exception):
@@ -181,6 +183,7 @@ def test_a_body_in_another_process_is_judged_by_the_same_baseline() -> None:
     app = Penstock("a")
     app.baseline(classify=lambda error: ("service", 9) if isinstance(error, Odd) else None)
 
-    said = _raised(Odd(), app.registry.retry_policy)
+    said = _raised(plain_error(Odd(), 0.0, app.registry.retry_policy))
 
+    assert isinstance(said, Raised)
     assert (said.category, said.wait_seconds) == (FailureClass.SERVICE, 9)

@@ -33,6 +33,8 @@ NODE = Classified(FailureClass.NODE)
 SERVICE = Classified(FailureClass.SERVICE)
 UNKNOWN = Classified(FailureClass.UNKNOWN)
 
+LOST = socket.gaierror(socket.EAI_AGAIN, "no DNS")
+
 
 class Response:
     def __init__(self, status_code: object, headers: object = None) -> None:
@@ -78,11 +80,9 @@ def with_cause(error: BaseException, cause: BaseException) -> BaseException:
         ConnectionResetError(errno.ECONNRESET, "reset"),
         ConnectionRefusedError(),
         BrokenPipeError(),
-        TimeoutError(),
         socket.gaierror(socket.EAI_AGAIN, "no DNS"),
-        ssl.SSLError("handshake"),
+        ssl.SSLError(ssl.SSL_ERROR_SSL, "handshake"),
         ssl.SSLCertVerificationError("expired"),
-        EOFError(),
         asyncio.IncompleteReadError(b"", 10),
         *(
             OSError(number, os.strerror(number))
@@ -110,6 +110,9 @@ def test_transport_errors_are_the_nodes(error: BaseException) -> None:
         ValueError("bad"),
         KeyError("x"),
         OSError("no number"),
+        TimeoutError(),
+        EOFError(),
+        ssl.SSLError("no cipher"),
         FileNotFoundError(errno.ENOENT, "missing"),
         PermissionError(errno.EACCES, "denied"),
         OSError(errno.ENOSPC, "disk full"),
@@ -195,7 +198,7 @@ def test_other_refusals_are_the_jobs_own_fault_even_with_a_transport_cause(statu
 @pytest.mark.parametrize("status", [None, "429", 429.0, True, 0, 200, 302, 600, -1])
 def test_what_is_no_failure_status_says_nothing(status: object) -> None:
     assert classify(HttpError(status), now=NOW) == UNKNOWN
-    assert classify(with_cause(HttpError(status), EOFError()), now=NOW) == NODE
+    assert classify(with_cause(HttpError(status), ConnectionError()), now=NOW) == NODE
 
 
 def test_status_code_of_the_error_itself_counts() -> None:
@@ -327,7 +330,7 @@ def test_circles_and_deep_chains_of_causes_end() -> None:
 @pytest.mark.parametrize(
     ("parts", "expected"),
     [
-        ([ConnectionError(), EOFError()], NODE),
+        ([ConnectionError(), ConnectionResetError()], NODE),
         ([ConnectionError(), ValueError()], UNKNOWN),
         ([HttpError(503), HttpError(404)], UNKNOWN),
         ([ConnectionError(), HttpError(503)], SERVICE),
@@ -335,9 +338,9 @@ def test_circles_and_deep_chains_of_causes_end() -> None:
             [HttpError(503, {"Retry-After": "3"}), HttpError(429, {"Retry-After": "7"})],
             Classified(FailureClass.SERVICE, 7.0),
         ),
-        ([ConnectionError(), ExceptionGroup("inner", [EOFError(), TimeoutError()])], NODE),
-        ([ConnectionError(), ExceptionGroup("inner", [EOFError(), KeyError()])], UNKNOWN),
-        ([with_cause(KeyError(), ConnectionError()), EOFError()], NODE),
+        ([ConnectionError(), ExceptionGroup("inner", [LOST, ConnectionError()])], NODE),
+        ([ConnectionError(), ExceptionGroup("inner", [LOST, KeyError()])], UNKNOWN),
+        ([with_cause(KeyError(), ConnectionError()), LOST], NODE),
         ([ConnectionError(), TimeLimitError()], UNKNOWN),
     ],
 )

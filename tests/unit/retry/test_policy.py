@@ -139,11 +139,26 @@ def test_wait_of_zero_is_backed_off_instead_of_spinning() -> None:
 def test_deferrals_end_when_the_first_is_too_long_ago(error: Exception) -> None:
     assert GIVE_UP_AFTER_SECONDS == DAY
     assert not decide(error, ago=None).ends
-    assert not decide(error, ago=DAY - 1).ends
+    assert not decide(error, ago=DAY - 6).ends
 
     ended = decide(error, ago=DAY)
 
     assert (ended.ends, ended.charge, ended.delay_seconds) == (True, False, 0.0)
+
+
+def test_the_last_try_is_when_the_time_is_over_and_not_a_back_off_later() -> None:
+    short = RetryPolicy(give_up_after_seconds=5.0)
+
+    assert decide(Busy(0), policy=short, ago=3.0, rand=0.99).delay_seconds == 2.0
+    assert decide(ConnectionError(), policy=short, ago=4.0, rand=0.99).delay_seconds == 1.0
+
+
+def test_a_wait_that_would_end_too_late_is_not_begun() -> None:
+    short = RetryPolicy(give_up_after_seconds=60.0)
+
+    assert not decide(Busy(60.0), policy=short).ends
+    assert decide(Busy(61.0), policy=short).ends
+    assert decide(Busy(31.0), policy=short, ago=30.0).ends
 
 
 def test_own_fault_after_a_long_deferral_is_judged_by_attempts_alone() -> None:

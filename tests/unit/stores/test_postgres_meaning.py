@@ -71,7 +71,7 @@ def test_each_state_has_its_meaning(state: str, kind: type[StoreError]) -> None:
     ],
 )
 def test_who_gets_no_connection_is_told_whose_move_it_is(said: str, kind: type[StoreError]) -> None:
-    refusal = errors.not_connected(psycopg.OperationalError(said), WHERE)
+    refusal = errors.as_final_error(psycopg.OperationalError(said), WHERE, "connecting to")
 
     assert type(refusal) is kind
     assert WHERE in str(refusal)

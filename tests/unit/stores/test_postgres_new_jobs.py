@@ -33,13 +33,13 @@ def many(count: int, first: int = 0) -> list[NewJob]:
 
 
 def test_rows_are_copied_in_the_order_of_keys() -> None:
-    (text,) = bulk_insert.jobs_copied([row("b"), row("a")], [1, 2], 5)
-    assert text == "2\ta\t1\t0\t{}\t\\N\t\\N\t\\N\t5\n1\tb\t1\t0\t{}\t\\N\t\\N\t\\N\t5\n"
+    (text,) = bulk_insert.jobs_copied([row("b"), row("a")], [1, 2], 5, 3)
+    assert text == "2\ta\t1\t0\t{}\t\\N\t\\N\t\\N\t5\t3\n1\tb\t1\t0\t{}\t\\N\t\\N\t\\N\t5\t3\n"
 
 
 def test_a_long_batch_is_copied_in_pieces() -> None:
     rows = [row(f"{n:04}") for n in range(bulk_insert.PIECE + 1)]
-    pieces = list(bulk_insert.jobs_copied(rows, range(len(rows)), 5))
+    pieces = list(bulk_insert.jobs_copied(rows, range(len(rows)), 5, 1))
     assert [piece.count("\n") for piece in pieces] == [bulk_insert.PIECE, 1]
 
 

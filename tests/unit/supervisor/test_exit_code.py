@@ -8,7 +8,7 @@ from penstock.model.job import JobState
 from penstock.model.views import Outlook
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Question, Reply
-from penstock.supervisor.protocol import RunSpec
+from penstock.supervisor.protocol import Hello, RunSpec
 from penstock.supervisor.supervisor import Supervisor
 
 
@@ -22,8 +22,8 @@ def outlook(errors: int) -> Outlook:
     )
 
 
-def no_store(url: str, durability: str) -> Store:
-    raise AssertionError(f"{url} is opened")
+def no_store(hello: Hello) -> Store:
+    raise AssertionError(f"{hello.store_url} is opened")
 
 
 def test_an_answer_from_before_the_last_end_does_not_count() -> None:

@@ -12,6 +12,8 @@ from penstock.supervisor import protocol
 from penstock.supervisor.protocol import Lines
 
 HELLO = protocol.Hello(
+    pid=1,
+    app="ü",
     store_url="sqlite:///a b/ü.db",
     durability="full",
     lease_ttl_seconds=30.0,

@@ -15,6 +15,8 @@ from penstock.supervisor.store_access import StoreAccess
 from penstock.testing import ManualClock
 
 HELLO = protocol.Hello(
+    pid=1,
+    app="",
     store_url="sqlite://",
     durability="normal",
     lease_ttl_seconds=30,

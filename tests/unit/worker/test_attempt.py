@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,9 +21,20 @@ from penstock.errors import PayloadError, Skip, UsageError
 from penstock.events.kinds import Correlation
 from penstock.model.job import ErrorCategory, JobId, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef
+from penstock.model.strict_json import NotPlain
+from penstock.retry.classify import RemoteError
 from penstock.retry.policy import RetryPolicy
 from penstock.schedules.tick import TickKind
-from penstock.worker.attempt import Attempt, AttemptEnd, ProcessDied, Stop, TaskLimits, judge
+from penstock.worker.attempt import (
+    Attempt,
+    AttemptEnd,
+    Encoded,
+    ProcessDied,
+    Stop,
+    TaskLimits,
+    judge,
+    tell,
+)
 from penstock.worker.job_kind import PlainKind, job_info
 from penstock.worker.kind import JobReader, Kind
 from penstock.worker.parts import WorkerParts
@@ -66,7 +81,10 @@ def end_of(
     stop: Stop | None = None,
     value: object = None,
 ) -> AttemptEnd:
-    return judge(attempt(stop), kind, value, error, 2_000, RetryPolicy(), lambda: 0.5)
+    made, policy = attempt(stop), RetryPolicy()
+    if stop is None:
+        value, error = tell(made, kind, value, error, 0.002, policy)
+    return judge(made, kind, value, error, 2_000, policy, lambda: 0.5)
 
 
 every_kind: Callable[[Any], Any] = pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
@@ -113,10 +131,10 @@ def test_a_payload_that_does_not_fit_ends_a_plain_job_and_no_other() -> None:
 class Doubled(PlainKind):
     """A kind that nobody has heard of: what differs is all that it says."""
 
-    def returned(self, attempt: Attempt, value: Any, now_at: int) -> JobEnd:
+    def encoded(self, attempt: Attempt, value: Any, *, at_once: bool) -> Any:
         if value is None:
             raise UsageError("nothing to double")
-        return super().returned(attempt, 2 * value, now_at)
+        return super().encoded(attempt, 2 * value, at_once=at_once)
 
 
 def test_another_kind_is_one_class_that_overrides_what_differs() -> None:
@@ -129,3 +147,86 @@ def test_another_kind_is_one_class_that_overrides_what_differs() -> None:
     assert failed.error.message == "nothing to double"
     assert isinstance(skipped, JobEnd)
     assert skipped.state is JobState.SKIPPED
+
+
+class Own(Exception):
+    """An error with code of its own."""
+
+    def __str__(self) -> str:
+        raise AssertionError("it was looked at")
+
+
+@dataclass
+class Model:
+    """A value with code of its own, as far as anybody knows."""
+
+    n: int = 1
+
+
+def caused_by(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def noted(error: Exception) -> Exception:
+    error.response = Model()  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", {"a": [1.5, True, (None,)]}])
+def test_plain_values_are_told_at_once(value: object) -> None:
+    told, error = tell(attempt(), PlainKind(), value, None, 0.0, RetryPolicy(), at_once=True)
+
+    assert error is None
+    assert isinstance(told, Encoded)
+
+
+@pytest.mark.parametrize("value", [Model(), {"a": [Model()]}, OrderedDict()])
+def test_values_with_classes_of_their_own_are_not_told_at_once(value: object) -> None:
+    with pytest.raises(NotPlain):
+        tell(attempt(), PlainKind(), value, None, 0.0, RetryPolicy(), at_once=True)
+
+    told, _ = tell(attempt(), PlainKind(), value, None, 0.0, RetryPolicy())
+    assert told.problem is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x", 1),
+        KeyError("x"),
+        OSError(2, "no such file", "f"),
+        asyncio.CancelledError(),
+        caused_by(ValueError("x"), KeyError("y")),
+        UsageError("x"),
+    ],
+)
+def test_plain_errors_are_told_at_once(error: BaseException) -> None:
+    _, told = tell(attempt(), PlainKind(), None, error, 0.0, RetryPolicy(), at_once=True)
+
+    assert isinstance(told, RemoteError)
+    assert (told.kind, str(told)) == (type(error).__qualname__, str(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Own(),
+        ValueError(Model()),
+        KeyError(Own()),
+        OSError(2, "no such file", Path("f")),
+        caused_by(ValueError("x"), Own()),
+        noted(ValueError("x")),
+        ExceptionGroup("x", [ValueError("y")]),
+    ],
+)
+def test_errors_with_code_of_their_own_are_not_told_at_once(error: BaseException) -> None:
+    with pytest.raises(NotPlain):
+        tell(attempt(), PlainKind(), None, error, 0.0, RetryPolicy(), at_once=True)
+
+
+def test_no_error_is_told_at_once_where_classifiers_of_users_are_asked() -> None:
+    policy = RetryPolicy(classifiers=(lambda error: None,))
+
+    with pytest.raises(NotPlain):
+        tell(attempt(), PlainKind(), None, ValueError("x"), 0.0, policy, at_once=True)

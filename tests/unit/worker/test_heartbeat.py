@@ -12,9 +12,16 @@ from penstock.model.job import WorkerId
 from penstock.model.lease import WorkerInfo
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
-from penstock.supervisor.heartbeat import RENEWED_PAST_SECONDS, LeaseHeartbeat
+from penstock.supervisor.heartbeat import LeaseHeartbeat
 from penstock.testing import ManualClock
-from penstock.worker.heartbeat import LOST_MONOTONIC, HeartbeatThread, Overrun, TableKeeper, margin
+from penstock.worker.heartbeat import (
+    LOST_MONOTONIC,
+    RENEWED_PAST_SECONDS,
+    HeartbeatThread,
+    Overrun,
+    TableKeeper,
+    margin,
+)
 from penstock.worker.slot_table import SlotTable
 from tests.waiting import wait_until
 
@@ -159,9 +166,9 @@ def test_a_beat_thread_starts_and_stops(store: SlowStore, clock: ManualClock) ->
 
 
 def test_the_tables_keeper_believes_what_the_supervisor_wrote(
-    table: SlotTable, clock: ManualClock
+    table: SlotTable, store: SlowStore, clock: ManualClock
 ) -> None:
-    keeper = TableKeeper(table, TTL)
+    keeper = TableKeeper(table, store, clock, TTL)
     keeper.adopt(ONE, 100.0)
     assert table.snapshot().worker == ONE
     assert keeper.believed_until() == 98.0
@@ -169,6 +176,72 @@ def test_the_tables_keeper_believes_what_the_supervisor_wrote(
     table.set_lease_until(150.0)
 
     assert keeper.believed_until() == 150.0
+
+
+def test_a_worker_renews_its_own_lease_once_half_of_it_has_passed(
+    table: SlotTable, store: SlowStore, clock: ManualClock
+) -> None:
+    keeper = TableKeeper(table, store, clock, TTL)
+    keeper.run_once()  # it has no name yet
+    keeper.adopt(ONE, clock.monotonic() + TTL)
+
+    for _ in range(10):  # a supervisor that stands still, for five leases
+        clock.advance(TTL / 2 - 0.1)
+        asked = len(store.asked)
+        keeper.run_once()
+        assert len(store.asked) == asked
+        clock.advance(0.2)
+        keeper.run_once()
+        assert len(store.asked) == asked + 1
+        assert keeper.believed_until() == clock.monotonic() + TTL - margin(TTL)
+
+
+def test_a_worker_renews_nothing_that_is_over_or_long_past_a_time_limit(
+    table: SlotTable, store: SlowStore, clock: ManualClock
+) -> None:
+    keeper = TableKeeper(table, store, clock, TTL)
+    keeper.adopt(ONE, clock.monotonic() + TTL)
+    clock.advance(TTL)
+    keeper.run_once()
+    table.set_lease_until(LOST_MONOTONIC)
+    keeper.run_once()
+    keeper.adopt(TWO, clock.monotonic() + TTL)
+    table.occupy(0, 1, 1, clock.monotonic() - RENEWED_PAST_SECONDS, 3)
+    clock.advance(TTL * 0.6)
+
+    keeper.run_once()
+
+    assert store.asked == []
+
+
+def test_a_worker_that_the_store_has_given_up_learns_it_from_its_own_beat(
+    table: SlotTable, store: SlowStore, clock: ManualClock
+) -> None:
+    keeper = TableKeeper(table, store, clock, TTL)
+    keeper.adopt(ONE, clock.monotonic() + TTL)
+    store.retire(ONE).result()
+    clock.advance(TTL * 0.6)
+
+    keeper.run_once()
+
+    assert keeper.believed_until() == LOST_MONOTONIC
+
+
+def test_a_supervisor_that_stood_still_during_its_beat_takes_no_renewal_back(
+    table: SlotTable, store: SlowStore, clock: ManualClock
+) -> None:
+    keeper = TableKeeper(table, store, clock, TTL)
+    keeper.adopt(ONE, clock.monotonic() + TTL)
+
+    def stand_still() -> None:
+        store.before = lambda: None
+        clock.advance(TTL * 0.6)
+        keeper.run_once()
+
+    store.before = stand_still
+    supervised(table, store, clock).run_once()
+
+    assert keeper.believed_until() == clock.monotonic() + TTL - margin(TTL)
 
 
 def supervised(table: SlotTable | None, store: SlowStore, clock: ManualClock) -> LeaseHeartbeat:

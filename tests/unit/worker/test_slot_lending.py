@@ -21,7 +21,7 @@ class World:
         self.lending = loop.run_until_complete(self._make())
 
     async def _make(self) -> SlotLending:
-        return SlotLending({"async": 2, "thread": 1}, self.loop.time, self.limits.__setitem__)
+        return SlotLending({"async": 2, "thread": 1}, 3, self.loop.time, self.limits.__setitem__)
 
     def pass_(self, seconds: float) -> None:
         async def sleep() -> None:

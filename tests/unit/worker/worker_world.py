@@ -202,6 +202,7 @@ class World:
             ids=self.ids,
             threads=threads,
             events=SchedulerEvents(self.clock, (self.sink,)),
+            providers=of.providers,
         )
 
     def start(self, worker: Worker) -> asyncio.Task[Totals]:

@@ -53,7 +53,7 @@ class CircuitBreaker:
         sent_at: float,
         rand: Callable[[], float],
     ) -> bool:
-        """Count the end of a request; True: it has closed the breaker again."""
+        """Count the end of a request, and open the breaker; True: it has closed again."""
         if self._probes:
             if is_probe and failed:
                 self.is_probing = False

@@ -9,6 +9,7 @@ although nothing has happened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from penstock.admission.requests.alarms import AlarmHeap
 from penstock.admission.requests.algorithm import LimitAlgorithm
@@ -86,14 +87,16 @@ class AdaptiveRequestAdmissionController:
     def try_acquire(self, item: RequestAdmissionItem, now: float) -> RequestAdmissionDecision:
         """Return a lease or a denial; never overtakes those who wait already."""
         domain = self.tree.resources.get(item.resource) or self._make(item.resource, now)
-        if self._is_shut or domain.model.is_denied:
-            return self._final_denial(item)
+        if self._refuses(domain.model, now):
+            return self._final_denial(item, domain.model, now)
         if self.waiting and self._would_overtake(domain, now):
             return RequestAdmissionDenied(
                 item,
                 RequestDenialReason.QUEUED_WAITERS_AHEAD,
                 numbers={"waiting": len(domain.model.queue)},
             )
+        if domain.model.provider.account.is_probing:
+            return RequestAdmissionDenied(item, RequestDenialReason.ACCOUNT_CLOSED)
         tokens = float(item.tokens_estimate or 0)
         for gate in domain.gates:
             blocked = gate.blocked(now, tokens)
@@ -106,7 +109,7 @@ class AdaptiveRequestAdmissionController:
     ) -> RequestAdmissionLease | RequestWaiter:
         """Return a lease if it may leave at once, else a waiter in the fair queue."""
         domain = self.tree.resources.get(item.resource) or self._make(item.resource, now)
-        is_kept = self._is_shut or domain.model.is_denied
+        is_kept = self._refuses(domain.model, now) or domain.model.provider.account.is_probing
         if is_kept or (self.waiting and self._would_overtake(domain, now)):
             return self.enqueue(item, now)
         tokens = float(item.tokens_estimate or 0)
@@ -121,8 +124,8 @@ class AdaptiveRequestAdmissionController:
         waiter = RequestWaiter(item, now, None if timeout is None else now + timeout)
         domain = self.tree.resources.get(item.resource) or self._make(item.resource, now)
         model = domain.model
-        if self._is_shut or model.is_denied:
-            waiter.denied = self._final_denial(item)
+        if self._refuses(model, now):
+            waiter.denied = self._final_denial(item, model, now)
             return waiter
         model.queue.enqueue(waiter)
         model.provider.waiting += 1
@@ -188,6 +191,8 @@ class AdaptiveRequestAdmissionController:
         result = _RELEASED
         if algorithm is not None and algorithm is domain.limited.algorithm:
             result = self._feed_algorithm(domain, algorithm, mark, outcome, lease, now)
+        if provider.account.ended(lease.lease_id, outcome, now):
+            self._account_changed(provider, now)
         if model.queue or model.closed_for_all:
             self._alarms.wake_model(model)
         if provider.line or provider.closed_for_all:
@@ -222,6 +227,30 @@ class AdaptiveRequestAdmissionController:
     def set_share(self, share: ProcessShare, now: float) -> None:
         """Change this process's share of every cap. Pump after it."""
         self._changed(self.tree.set_share(share, now), now)
+
+    def close_account(self, provider: str, said: str, now: float) -> None:
+        """Shut the account of a provider whose key cannot be read. Pump after it."""
+        level = self.tree.provider(provider, now)
+        if not level.account.refuses(now):
+            level.account.unusable(said, now)
+            self._account_changed(level, now)
+
+    def probe_account(self, provider: str, now: float) -> None:
+        """Let the next request probe a closed account at once. Pump after it."""
+        self.tree.provider(provider, now).account.probe_now(now)
+        self.changes += 1
+
+    def _account_changed(self, provider: ProviderLevel, now: float) -> None:
+        """Deny who waits for a closed account; wake who waits for one that is open."""
+        self.changes += 1
+        is_closed = provider.account.refuses(now)
+        for model in provider.models.values():
+            while is_closed and (waiter := model.queue.select_next()) is not None:
+                self._deny(waiter, RequestDenialReason.ACCOUNT_CLOSED)
+                self._denied.append(waiter)
+            self._alarms.wake_model(model)
+            self._note_pressure_change(model)
+        self._alarms.wake_provider(provider)
 
     def _changed(self, models: list[ModelLevel], now: float) -> None:
         self.changes += 1
@@ -268,9 +297,19 @@ class AdaptiveRequestAdmissionController:
 
     # ── Deciding ──────────────────────────────────────────────────────────────────────────────
 
-    def _final_denial(self, item: RequestAdmissionItem) -> RequestAdmissionDenied:
+    def _refuses(self, model: ModelLevel, now: float) -> bool:
+        """Return whether waiting would not help, or not for long."""
+        return self._is_shut or model.is_denied or model.provider.account.refuses(now)
+
+    def _final_denial(
+        self, item: RequestAdmissionItem, model: ModelLevel, now: float
+    ) -> RequestAdmissionDenied:
         if self._is_shut:
             return RequestAdmissionDenied(item, RequestDenialReason.SHUTDOWN)
+        if model.provider.account.refuses(now):
+            until = model.provider.account.probe_at
+            reason = RequestDenialReason.ACCOUNT_CLOSED
+            return RequestAdmissionDenied(item, reason, until - now, until)
         return RequestAdmissionDenied(item, RequestDenialReason.HARD_POLICY_DENIAL)
 
     def _would_overtake(self, domain: DomainLevel, now: float) -> bool:
@@ -288,6 +327,9 @@ class AdaptiveRequestAdmissionController:
     def _serve(self, provider: ProviderLevel, now: float, answered: list[RequestWaiter]) -> None:
         """Grant what may leave, the models of a provider in turn."""
         while (found := self._next_of_provider(provider, now)) is not None:
+            if provider.account.is_probing:  # its end tells what becomes of those who wait
+                self._block(provider, Blocked(inf, RequestDenialReason.ACCOUNT_CLOSED, True))
+                return
             model, waiter = found
             item = waiter.item
             tokens = float(item.tokens_estimate or 0)
@@ -371,6 +413,7 @@ class AdaptiveRequestAdmissionController:
             own if model.has_domain_limits else mark,
             tokens,
         )
+        model.provider.account.granted(lease_id)
         for listener in self._listeners:
             listener.granted(lease)
         return lease

@@ -77,6 +77,7 @@ class RequestDenialReason(StrEnum):
     QUEUE_TIMEOUT = "queue_timeout"
     CANCELLATION = "cancellation"  # whoever waited has given up
     SHUTDOWN = "shutdown"
+    ACCOUNT_CLOSED = "account_closed"  # its key is dead or its account empty
     HARD_POLICY_DENIAL = "hard_policy_denial"  # waiting would not help
 
 

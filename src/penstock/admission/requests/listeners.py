@@ -60,6 +60,7 @@ class ModelCounts:
         "domains",
         "failed",
         "failed_in_row",
+        "failing_since",
         "in_flight",
         "in_flight_max",
         "limit_max",
@@ -77,6 +78,7 @@ class ModelCounts:
         self.refused = 0
         self.failed = 0
         self.failed_in_row = 0
+        self.failing_since: float | None = None  # monotonic: no good answer since then
         self.domains: set[str] = set()
         self.in_flight = self.in_flight_max = 0
         self.waiting = self.waiting_max = 0
@@ -94,7 +96,7 @@ class ModelCounts:
         last[1] += 1
         last[2] += tokens
 
-    def ended(self, outcome: RequestOutcome) -> None:
+    def ended(self, outcome: RequestOutcome, now: float) -> None:
         """Count how one of them has ended; what is our own doing says nothing."""
         if outcome in FAILURES:
             self.failed += 1
@@ -102,6 +104,10 @@ class ModelCounts:
         elif outcome not in LOCAL_OUTCOMES:
             self.refused += outcome is RequestOutcome.RATE_LIMITED
             self.failed_in_row = 0
+        if outcome is RequestOutcome.SUCCESS:
+            self.failing_since = None
+        elif outcome not in LOCAL_OUTCOMES and self.failing_since is None:
+            self.failing_since = now
 
     def last_minute(self, now: float) -> tuple[int, int]:
         """Requests and tokens."""
@@ -125,6 +131,19 @@ class RequestCounts:
     def of(self, model: ProviderModelKey) -> ModelCounts:
         """The counts of a model; of one that nobody has asked for they are all zero."""
         return self._models.get(model) or ModelCounts()
+
+    def failing_since(self, provider: str, model: str) -> float | None:
+        """Since when a model, or with `*` each model of a provider, has given no good answer.
+
+        Monotonic; None: it has, or nobody has asked it for anything.
+        """
+        found = [
+            counts.failing_since
+            for key, counts in self._models.items()
+            if key.provider == provider and model in (key.model, ANY) and counts.requests
+        ]
+        since = [one for one in found if one is not None]
+        return max(since) if since and len(since) == len(found) else None
 
     def queued(self, item: RequestAdmissionItem) -> None:
         counts = self._model(item)
@@ -156,7 +175,7 @@ class RequestCounts:
         self.in_flight -= 1
         if outcome.was_sent:
             counts.add(now, outcome.tokens_served(lease.item.tokens_estimate))
-            counts.ended(outcome.outcome)
+            counts.ended(outcome.outcome, now)
 
     def held_back(self, model: ProviderModelKey, kind: LimitKind, level: float | None) -> None:
         """Nothing is counted."""
@@ -182,7 +201,7 @@ def limit_of(
         key, cap, gates = level.key, level.effective_max, [level.gate]
         if level.has_domain_limits:
             gates += [domain.gate for domain in level.domains.values()]
-    if blocked.reason is RequestDenialReason.COOLDOWN:
+    if blocked.reason in (RequestDenialReason.COOLDOWN, RequestDenialReason.ACCOUNT_CLOSED):
         return key, LimitKind.COOLDOWN, None
     if blocked.reason is RequestDenialReason.BUDGET:  # tokens may suffice for a smaller one
         kind = LimitKind.RPM if blocked.for_all else LimitKind.TPM

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from math import inf
 
+from msgspec.structs import replace
+
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.controller import AdaptiveRequestAdmissionController
 from penstock.admission.requests.provider_tree import DomainLevel, ModelLevel, ProviderLevel
@@ -35,6 +37,15 @@ class RequestPressureReader:
         if not isinstance(key, RequestResourceKey):
             return None
         now = self._monotonic()
+        found = self._snapshot(key, now)
+        level = self._core.tree.providers.get(key.provider)
+        if found is None or level is None or not level.account.is_closed:
+            return found
+        until = level.account.probe_at
+        rest = max(found.cooldown_seconds, until - now, 0.0)
+        return replace(found, limit=min(found.limit, 1), cooldown_seconds=rest, blocked_until=until)
+
+    def _snapshot(self, key: RequestResourceKey, now: float) -> PressureSnapshot | None:
         levels = self._core.tree
         if key.model == ANY:
             return self._of_provider(key, now) if key.provider in levels.providers else None

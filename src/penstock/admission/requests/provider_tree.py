@@ -13,6 +13,7 @@ from math import inf
 
 import msgspec
 
+from penstock.admission.requests.account import AccountGate
 from penstock.admission.requests.alarms import Alarm, AlarmHeap
 from penstock.admission.requests.algorithm import LimitAlgorithm
 from penstock.admission.requests.fair_queue import RequestFairQueue
@@ -88,6 +89,7 @@ class ProviderLevel:
     def __init__(self, name: str) -> None:
         self.name = name
         self.gate = Gate(name)
+        self.account = AccountGate()
         self.is_limited = False
         self.alarm: Alarm | None = None
         self.closed_for_all = False
@@ -164,6 +166,14 @@ class ProviderTree:
         _settle(domain)
         return domain
 
+    def provider(self, name: str, now: float) -> ProviderLevel:
+        """Return the level of a provider; it is made if nobody has asked for it yet."""
+        found = self.providers.get(name)
+        if found is None:
+            found = self.providers[name] = ProviderLevel(name)
+            self._set_provider(found, now)
+        return found
+
     def set_policy(self, policy: ProviderPolicy, now: float) -> list[ModelLevel]:
         """Change a policy and return the models that it is about."""
         self._policies[policy.name] = policy
@@ -186,10 +196,7 @@ class ProviderTree:
     def _make_model(self, key: ProviderModelKey, now: float) -> ModelLevel:
         if len(self.models) >= self._models_kept:
             self._forget_idle(now)
-        provider = self.providers.get(key.provider)
-        if provider is None:
-            provider = self.providers[key.provider] = ProviderLevel(key.provider)
-            self._set_provider(provider, now)
+        provider = self.provider(key.provider, now)
         model = ModelLevel(key, self.policy(key.provider), provider)
         self.models[key] = provider.models[key] = model
         self._set_model(model, now)

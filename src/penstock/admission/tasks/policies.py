@@ -8,7 +8,7 @@ Shares by weight: these bound what a group holds at once; `queue.py` orders the 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -250,9 +250,15 @@ class ProviderAwareTaskAdmissionPolicy:
     The provider is asked first, so that who waits for it keeps nobody from anything.
     """
 
-    def __init__(self, inner: TaskAdmissionPolicy, pressure: RequestPressure) -> None:
+    def __init__(
+        self,
+        inner: TaskAdmissionPolicy,
+        pressure: RequestPressure,
+        passes: Callable[[SchedulableTask], bool] | None = None,
+    ) -> None:
         self._inner = inner
         self._pressure = pressure
+        self._passes = passes  # whether one may start though its provider has no room
         self._is_reported = False
         self._diagnostics: tuple[Diagnostic, ...] = ()
 
@@ -262,7 +268,8 @@ class ProviderAwareTaskAdmissionPolicy:
         key = item.request_resource_key
         if key is not None:
             snapshot = self._read(key)
-            if snapshot is not None and is_pressed(snapshot):
+            pressed = snapshot is not None and is_pressed(snapshot)
+            if snapshot is not None and pressed and not (self._passes and self._passes(item)):
                 return _denied(key, snapshot)
         return self._inner.evaluate(item, queue_view, admission_view)
 

@@ -11,8 +11,10 @@ import typer
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
+from penstock.model.worker import living_workers
 from penstock.operate.actions import answer, jobs_counted
 from penstock.operate.backup import Restore, back_up, refuse_file, void_leases
+from penstock.process_identity import is_gone
 from penstock.terminal_text import escaped, print_document, say
 
 STANDARD_OUTPUT = "-"
@@ -103,7 +105,8 @@ def _void_leases(target: Target, *, yes: bool, as_json: bool) -> None:
     refuse_file(url)
     with target.opened_store() as opened:
         if not yes:
-            workers = answer(opened.stats(), opened).workers
+            views = answer(opened.workers(), opened)
+            workers = len(living_workers(views, is_gone))
             raise UsageError(
                 f"Every lease of the store {escaped(opened.url)} would be voided; workers alive: "
                 f"{workers}. Stop them, then add --yes to do it."

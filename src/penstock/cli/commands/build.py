@@ -18,7 +18,9 @@ from penstock.cli.commands.plan import (
 )
 from penstock.cli.commands.run_supervised import (
     ProcessesOption,
+    ProcessSlotsOption,
     SlotsOption,
+    ThreadsOption,
     spec_of,
     store_of,
     supervise,
@@ -59,6 +61,8 @@ def build(
     yes: YesOption = False,
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
+    threads: ThreadsOption = None,
+    process_slots: ProcessSlotsOption = None,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -77,7 +81,7 @@ def build(
     if dry_run:
         target = Target.named(app=app, store=store)
         return plan_and_print(target, spec, PlanFormat.JSON if as_json else PlanFormat.TABLE)
-    target = target_of(None, app, store, slots)
+    target = target_of(None, app, store, slots, threads, process_slots)
     run = spec_of(context, target, app, processes=processes, drain=False, build=spec)
     code, supervisor = supervise(run, target, Announcer(SystemClock()))
     report = _ended(supervisor, target)

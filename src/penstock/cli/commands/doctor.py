@@ -138,7 +138,7 @@ class Diagnosis:
             facts = checkup.facts
             if facts is not None:
                 tasks = None if self._facts.problem else self._known_tasks()
-                yield from queue_findings(facts, tasks)
+                yield from queue_findings(facts, tasks, is_gone, self._facts.name)
                 if facts.plans or facts.locks or facts.datasets:
                     yield from build_findings(facts, is_gone)
                     if loaded is not None:

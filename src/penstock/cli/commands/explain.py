@@ -65,6 +65,7 @@ def document_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> di
         "run": facts.run_id,
         "is_over": facts.is_over,
         "over_budget": facts.over_budget,
+        "closed_account": facts.closed_account,
         "began_at": iso_time(facts.began_at),
         "as_of": iso_time(facts.told_at),
         "as_of_seconds": None if facts.is_over else _age(facts, now),
@@ -103,6 +104,8 @@ def lines_of(facts: RunFacts, plan: AsyncCapacityPlan | None, now: int) -> list[
         lines += [unheard, ""]
     if facts.over_budget is not None:
         lines += [f"A budget ended workers of this run: {escaped(facts.over_budget)}", ""]
+    if facts.closed_account is not None:
+        lines += [escaped(facts.closed_account), ""]
     lines += _answer(advise(facts), facts)
     shares = [share for share in facts.shares if share.percent][:SHARES_SHOWN]
     if shares:

@@ -11,7 +11,7 @@ from penstock.cli.render.money import budget_document, money_lines
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
-from penstock.model.spending import utc_day
+from penstock.model.spending import TOTAL_SPAN, utc_day
 from penstock.model.views import WorkerView
 from penstock.model.worker import responsive_workers
 from penstock.observe.providers import LearnedBefore, LiveLimit, ProviderRow, provider_rows
@@ -50,7 +50,7 @@ def providers(
         workers = responsive_workers(opened.workers().result(), is_gone)
         rows = provider_rows(workers, opened.learned().result(), now)
         runs = live_runs(workers) or opened.runs(1).result()
-        balances = opened.balances([*runs, utc_day(now)]).result()
+        balances = opened.balances([*runs, utc_day(now), TOTAL_SPAN]).result()
         url = opened.url
     spent = spending_of(balances)
     uses = budget_uses(budgets, balances, runs, utc_day(now))
@@ -81,6 +81,11 @@ def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
         head = ["provider", "model", *LIVE]
         cells = [[row.provider, row.model, *_live(use)] for row, use in live]
         lines += ["", *format_table(head, cells, left=2)]
+        closed = {row.provider: use.account for row, use in live if use.account is not None}
+        lines += [
+            f"The account of {escaped(name)} is closed: {escaped(said)}; replace its key or fill it"
+            for name, said in closed.items()
+        ]
     else:
         lines += ["", "No running worker has sent a request to a provider."]
     if learned:

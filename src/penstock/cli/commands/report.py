@@ -8,7 +8,7 @@ import msgspec
 from penstock.cli.target import AppOption, JsonOption, RunOption, StoreOption, Target, chosen_run
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
-from penstock.model.spending import Balance, format_exact_dollars, format_usd
+from penstock.model.spending import Amount, Balance, format_exact_dollars, format_usd
 from penstock.observe.explain import RunFacts, advise, format_unheard, mostly_idle, run_state
 from penstock.observe.phrases import counted
 from penstock.observe.report import RunReport, run_report
@@ -50,6 +50,7 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
         "run": facts.run_id,
         "is_over": facts.is_over,
         "over_budget": facts.over_budget,
+        "closed_account": facts.closed_account,
         "began_at": iso_time(facts.began_at),
         "as_of": iso_time(facts.told_at),
         "workers": facts.workers,
@@ -78,6 +79,8 @@ def _spent_document(one: Balance) -> dict[str, object]:
         "tokens": one.spent.tokens,
         "reserved_usd": format_usd(one.reserved.micros),
         "reserved_tokens": one.reserved.tokens,
+        "in_doubt_usd": format_usd(one.in_doubt.micros),
+        "in_doubt_tokens": one.in_doubt.tokens,
         "bought": one.bought,
         "reused": one.reused,
         "resent": one.resent,
@@ -87,21 +90,26 @@ def _spent_document(one: Balance) -> dict[str, object]:
 
 def _unsettled(found: RunReport, whole: Balance) -> list[str]:
     """Calls that are not settled, or were settled at an estimate."""
-    lines, reserved = [], whole.reserved.micros
+    lines, reserved, doubt = [], whole.reserved.micros, whole.in_doubt
     if whole.resent:
         lines.append(
             f"{counted(whole.resent, 'call')} in doubt sent again: some may be paid twice."
         )
     if whole.estimated:
         lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
-    if found.in_doubt:
-        kept = f"; {format_exact_dollars(reserved)} reserved" if reserved else ""
-        lines.append(f"{counted(found.in_doubt, 'call')} in doubt{kept}.")
-    elif reserved:
+    if found.in_doubt or any(doubt):
+        kept = f"; of this run {_most(doubt)}, counted in its budgets" if any(doubt) else ""
+        lines.append(f"{counted(found.in_doubt, 'send')} in doubt{kept}.")
+    if reserved:
         lines.append(
             f"{format_exact_dollars(reserved)} reserved for calls without an answer so far."
         )
     return lines
+
+
+def _most(doubt: Amount) -> str:
+    money = f"{format_exact_dollars(doubt.micros)}, " if doubt.micros else ""
+    return f"at most {money}{doubt.tokens:,} tokens"
 
 
 def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
@@ -138,6 +146,8 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         lines += _unsettled(found, found.spent[0])
     if facts.over_budget is not None:
         lines += ["", f"A budget ended workers of this run: {escaped(facts.over_budget)}"]
+    if facts.closed_account is not None:
+        lines += ["", escaped(facts.closed_account)]
     said = None if mostly_idle(facts) else advise(facts)
     if said is not None:
         lines += ["", f"Limited by: {escaped(said.sentence)}"]

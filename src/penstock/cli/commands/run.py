@@ -12,7 +12,9 @@ import typer
 from penstock.cli.commands.run_supervised import (
     AppArgument,
     ProcessesOption,
+    ProcessSlotsOption,
     SlotsOption,
+    ThreadsOption,
     spec_of,
     supervise,
     target_of,
@@ -91,6 +93,8 @@ def run_daemon(
     ] = False,
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
+    threads: ThreadsOption = None,
+    process_slots: ProcessSlotsOption = None,
     health: Annotated[
         int | None,
         typer.Option(
@@ -112,7 +116,7 @@ def run_daemon(
         raise UsageError("--json belongs to --check; without it a daemon prints no document.")
     if check and drain:
         raise UsageError("--check runs no work, so there is nothing to --drain; leave one out.")
-    target = target_of(app_argument, app, store, slots)
+    target = target_of(app_argument, app, store, slots, threads, process_slots)
     spec = spec_of(
         context,
         target,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -12,14 +13,14 @@ import typer
 from penstock.cli.lazy_command import Invocation
 from penstock.cli.live.display import make_display
 from penstock.cli.target import Target
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
-from penstock.supervisor.protocol import BuildSpec, RunSpec
+from penstock.supervisor.protocol import BuildSpec, Hello, RunSpec
 from penstock.supervisor.sd_notify import Announcer
 from penstock.supervisor.supervisor import Supervisor
 from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
-from penstock.terminal_text import one_line, warn, warn_of_traceback
+from penstock.terminal_text import one_line, queue_output, warn, warn_of_traceback
 from penstock.worker.signals import ignore_late_signals
 
 AppArgument = Annotated[
@@ -29,17 +30,34 @@ ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
 ]
 SlotsOption = Annotated[
-    int | None, typer.Option("--slots", help="Running async tasks per process.")
+    int | None, typer.Option("--slots", help="Running tasks of all kinds per process.")
 ]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", help="Running tasks in threads per process.")
+]
+ProcessSlotsOption = Annotated[
+    int | None,
+    typer.Option("--process-slots", help="Running tasks in processes of their own, per process."),
+]
+
+FILES_MIN = 256  # a worker without slots: store, log, task processes, what libraries keep open
 
 
 def target_of(
-    app_argument: str | None, app: str | None, store: str | None, slots: int | None
+    app_argument: str | None,
+    app: str | None,
+    store: str | None,
+    slots: int | None,
+    threads: int | None,
+    process_slots: int | None,
 ) -> Target:
     """The app and store of a run; wrong settings are refused before a process is started."""
     if app is not None and app_argument is not None:
         raise UsageError(f"The app is named twice: {app_argument!r} and --app {app!r}.")
-    return Target.named(app=app_argument or app, store=store, slots=slots)
+    target = Target.named(app=app_argument or app, store=store, slots=slots, threads=threads)
+    if process_slots is not None:
+        target.flags["--process-slots"] = process_slots
+    return target
 
 
 def spec_of(
@@ -54,7 +72,9 @@ def spec_of(
     build: BuildSpec | None = None,
 ) -> RunSpec:
     """The specification of a run, from the options that were typed."""
-    target.warn_of_unused_settings(target.configured().settings.app)
+    settings = target.configured().settings
+    target.warn_of_surroundings(settings.app)
+    allow_open_files(settings.runtime.async_slots)
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     return RunSpec(
         app=app,
@@ -71,12 +91,27 @@ def spec_of(
     )
 
 
+def allow_open_files(slots: int) -> None:
+    """Raise the limit on open files to what a worker of so many slots may use, where allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ours = FILES_MIN + 2 * slots  # of a slot: a connection, and a file that its body reads
+    allowed = ours if hard == resource.RLIM_INFINITY else min(ours, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < FILES_MIN:
+        raise PenstockError(
+            f"This shell allows a process {allowed} open files, and a worker needs at least "
+            f"{FILES_MIN}. Raise the limit first, for example with 'ulimit -n 1024'."
+        )
+
+
 def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int, Supervisor]:
     """Run to the end and print errors; returns the exit code and the supervisor."""
+    queue_output()
     display = make_display(spec.log_format, daemon=spec.daemon, build=spec.build is not None)
 
-    def opened(url: str, durability: str) -> Store:
-        return open_store(url, durability=durability, folder=target.folder)
+    def opened(hello: Hello) -> Store:
+        return _open(hello, target)
 
     supervisor = Supervisor(spec, opened, display, announcer=announcer)
     try:
@@ -89,9 +124,16 @@ def supervise(spec: RunSpec, target: Target, announcer: Announcer) -> tuple[int,
             warn_of_traceback(supervisor.failure.details)
         warn(one_line(supervisor.failure.message))
     if code == EXIT_OVER_BUDGET:
-        for stop in supervisor.stops.all():
-            warn(one_line(stop.sentence))
+        for sentence in supervisor.stops.sentences():
+            warn(one_line(sentence))
     return code, supervisor
+
+
+def _open(hello: Hello, target: Target) -> Store:
+    """The store of a worker's app, which has taken over what is its own."""
+    return open_store(
+        hello.store_url, app=hello.app, durability=hello.durability, folder=target.folder
+    )
 
 
 @contextmanager
@@ -101,7 +143,7 @@ def store_of(supervisor: Supervisor, target: Target) -> Iterator[Store | None]:
     if hello is None:
         yield None
         return
-    store = open_store(hello.store_url, durability=hello.durability, folder=target.folder)
+    store = _open(hello, target)
     try:
         yield store
     finally:

@@ -217,6 +217,7 @@ def why(
         return
     configured = target.configured()
     with target.opened_store() as opened:
+        target.mean(opened, key)
         budgets = budgets_of(configured.settings, configured.sources)
         facts = gather_facts(opened, key, configured.settings.caps(), SystemClock(), budgets)
         found = _never_armed(target, opened, key) if facts is None else _explained(opened, facts)

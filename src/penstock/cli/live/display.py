@@ -26,7 +26,14 @@ from penstock.redaction.secrets import redacted
 from penstock.stores.protocol import Store
 from penstock.supervisor.display import Course, RunCommand
 from penstock.supervisor.protocol import Checking
-from penstock.terminal_text import escaped, format_duration, format_spending, is_open, warn
+from penstock.terminal_text import (
+    escaped,
+    format_duration,
+    format_spending,
+    is_open,
+    print_line,
+    warn,
+)
 from penstock.worker.log_lines import LimitChanges, format_limits
 
 PASTED_FROM = 8  # so many characters at once were not typed, and mean nothing
@@ -175,8 +182,7 @@ class LiveDisplay:
     def _take_line(self, text: str) -> None:
         """A line that is safe to show; of any thread."""
         if not self._terminal.is_open:
-            with suppress(OSError, ValueError):
-                print(text, file=self._errors, flush=True)
+            print_line(text, self._errors)
             return
         self._log.append(text[:LINE_LENGTH_MAX])
         self._unseen += 1

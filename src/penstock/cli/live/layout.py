@@ -153,7 +153,7 @@ def _of_cap(used: int, cap: float | None) -> str:
 def _binding_style(line: ProviderLine) -> Style:
     if line.binding is Binding.NOTHING:
         return Style.DIM
-    return Style.BAD if line.binding is Binding.DOWN else Style.BUSY
+    return Style.BAD if line.binding in (Binding.DOWN, Binding.ACCOUNT) else Style.BUSY
 
 
 def _name(line: ProviderLine) -> str:
@@ -453,7 +453,7 @@ def _states(view: ScreenView) -> list[Piece]:
     if work.skipped:
         parts.append(Piece(f"{work.skipped:,} skipped"))
     if work.suspects:
-        parts.append(Piece(f"{work.suspects:,} to run alone", Style.BAD))
+        parts.append(Piece(f"{work.suspects:,} in quarantine", Style.BAD))
     return parts
 
 
@@ -516,6 +516,8 @@ def _money(money: Balance, columns: int) -> list[Piece]:
     parts = [Piece(f"{format_spending(money.spent.micros, money.spent.tokens)} spent", Style.HEAD)]
     if money.reserved.micros:
         parts.append(Piece(f"{format_dollars(money.reserved.micros)} reserved"))
+    if money.in_doubt.micros:
+        parts.append(Piece(f"{format_dollars(money.in_doubt.micros)} in doubt"))
     parts.append(Piece(f"{money.bought:,} bought"))
     parts.append(Piece(f"{money.reused:,} reused"))
     if money.spent.tokens:

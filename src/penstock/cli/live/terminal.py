@@ -3,7 +3,7 @@
 
 The view uses the alternate screen, so that what was there before comes back. Ctrl-C, Ctrl-Z and
 Ctrl-\\ stay signals; Ctrl-S does not stop us. Nothing is written to a terminal that is not ours at
-the moment (a job in the background), or that takes nothing.
+the moment (a job in the background); one that takes nothing is drawn on when it goes on.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import select
 import signal
 import termios
 from types import FrameType
 from typing import Any
+
+from penstock.output_queue import STALLED_SECONDS, output_queue
 
 CLEAR = "\x1b[2J"
 CLEAR_LINE = "\x1b[2K"
@@ -63,7 +64,8 @@ class Terminal:
         if not self._handlers:
             atexit.register(self.close)
             for number in (signal.SIGTSTP, signal.SIGQUIT):
-                if signal.getsignal(number) is signal.SIG_DFL:
+                handler = signal.getsignal(number)
+                if handler is signal.SIG_DFL or callable(handler):
                     self._handlers[number] = signal.signal(number, self._step_aside)
         self.is_open = True
         self._take_typing()
@@ -104,7 +106,7 @@ class Terminal:
         size, clear = self.size(), ""
         if size != self._size:
             clear, self._drawn = CLEAR, []
-        if (lines == self._drawn and not clear) or not self._takes_more():
+        if (lines == self._drawn and not clear) or not output_queue(self._out).is_idle:
             return
         self._size = size
         self._write(clear + _changes(self._drawn, lines))
@@ -117,6 +119,7 @@ class Terminal:
         with contextlib.suppress(termios.error, OSError):
             termios.tcflow(self._out, termios.TCOON)  # or what follows would wait for Ctrl-Q
         self._write(LEAVE)
+        output_queue(self._out).wait(STALLED_SECONDS, STALLED_SECONDS)
         if self._in is not None and self._before is not None:
             with contextlib.suppress(termios.error, OSError):
                 termios.tcsetattr(self._in, termios.TCSANOW, self._before)
@@ -141,22 +144,21 @@ class Terminal:
     def _step_aside(self, number: int, frame: FrameType | None) -> None:
         """Give the terminal back before a signal stops or ends us; the next drawing takes it."""
         self._leave()
+        former = self._handlers.get(number)
+        if callable(former):  # the supervisor has more to stop than us
+            former(number, frame)
+            return
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         signal.signal(number, self._step_aside)  # we go on
-
-    def _takes_more(self) -> bool:
-        return bool(select.select([], [self._out], [], 0)[1])
 
     def _write(self, text: str) -> None:
         """Write; a terminal that is gone is no reason to end the run."""
         if not self._encoding.lower().startswith("utf"):
             text = text.translate(_ASCII)
-        data = text.encode(self._encoding, "replace")
-        try:
-            while data:
-                data = data[os.write(self._out, data) :]
-        except OSError:
+        queue = output_queue(self._out)
+        queue.write(text.encode(self._encoding, "replace"))
+        if queue.is_gone:
             self.is_open, self.is_gone = False, True
 
 

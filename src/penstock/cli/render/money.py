@@ -21,6 +21,8 @@ def calls_document(figures: CallFigures) -> dict[str, object] | None:
         "bought": figures.bought,
         "reused": figures.reused,
         "in_doubt": figures.in_doubt,
+        "in_doubt_usd": format_usd(figures.doubt.micros),
+        "in_doubt_tokens": figures.doubt.tokens,
         "resent": figures.resent,
         "estimated": figures.estimated,
         "spent_usd": format_usd(figures.spent.micros),
@@ -31,11 +33,13 @@ def calls_document(figures: CallFigures) -> dict[str, object] | None:
 def calls_line(calls: Mapping[str, object]) -> str:
     """Totals of paid calls as a line of text."""
     money = "" if calls["spent_usd"] == "0" else f"${calls['spent_usd']}, "
+    doubted = "" if calls["in_doubt_usd"] == "0" else f"${calls['in_doubt_usd']}, "
+    doubt = f" (at most {doubted}{calls['in_doubt_tokens']:,} tokens)" if calls["in_doubt"] else ""
     again = f", {calls['resent']:,} sent again" if calls["resent"] else ""
     guessed = f" ({calls['estimated']:,} answers at an estimate)" if calls["estimated"] else ""
     return (
         f"{calls['bought']:,} bought, {calls['reused']:,} reused, {calls['in_doubt']:,} in doubt"
-        f"{again}; spent {money}{calls['spent_tokens']:,} tokens{guessed}"
+        f"{doubt}{again}; spent {money}{calls['spent_tokens']:,} tokens{guessed}"
     )
 
 
@@ -44,6 +48,7 @@ def budget_document(use: BudgetUse) -> dict[str, object]:
     budget, cap = use.budget, use.budget.cap
     return {
         "name": budget.name,
+        "app": use.app,
         "period": budget.period.value,
         "span": use.span,
         "usd": None if budget.micros is None else format_usd(cap.micros),
@@ -52,6 +57,10 @@ def budget_document(use: BudgetUse) -> dict[str, object]:
         "spent_tokens": use.spent.tokens,
         "reserved_usd": format_usd(use.reserved.micros),
         "reserved_tokens": use.reserved.tokens,
+        "in_doubt_usd": format_usd(use.in_doubt.micros),
+        "in_doubt_tokens": use.in_doubt.tokens,
+        "left_usd": None if budget.micros is None else format_usd(use.left.micros),
+        "left_tokens": None if budget.tokens is None else use.left.tokens,
     }
 
 
@@ -59,12 +68,27 @@ def money_lines(spent: list[Spending], uses: list[BudgetUse]) -> list[str]:
     """Tables of spending and of budgets; empty if nothing was bought."""
     lines = []
     if spent:
-        head = ["spent by", "model", "in", "usd", "tokens", "reserved", "bought", "reused"]
+        head = [
+            "spent by",
+            "model",
+            "in",
+            "usd",
+            "tokens",
+            "reserved",
+            "in doubt",
+            "bought",
+            "reused",
+        ]
         lines += ["", *format_table(head, map(_spent, spent), left=3)]
     if uses:
-        head = ["budget", "in", "allows", "spent", "reserved", "left"]
-        lines += ["", *format_table(head, map(_used, uses), left=2)]
+        lines += ["", *budget_table(uses)]
     return lines
+
+
+def budget_table(uses: list[BudgetUse]) -> list[str]:
+    """One row for each budget and what it is about."""
+    head = ["budget", "in", "allows", "spent", "reserved", "in doubt", "left"]
+    return format_table(head, map(_used, uses), left=2)
 
 
 def _spent(one: Spending) -> list[str | int]:
@@ -75,6 +99,7 @@ def _spent(one: Spending) -> list[str | int]:
         _money(one.usd),
         one.tokens,
         _money(one.reserved_usd),
+        _money(one.in_doubt_usd),
         one.bought,
         one.reused,
     ]
@@ -87,5 +112,5 @@ def _money(usd: str) -> str:
 
 def _used(use: BudgetUse) -> list[str | int]:
     budget = use.budget
-    amounts = (budget.cap, use.spent, use.reserved, use.left)
+    amounts = (budget.cap, use.spent, use.reserved, use.in_doubt, use.left)
     return [budget.name, use.span, *map(budget.format_amount, amounts)]

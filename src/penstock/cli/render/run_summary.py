@@ -7,6 +7,7 @@ One line at least; the other parts only where there is something to report.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -28,9 +29,10 @@ from penstock.observe.explain import (
 )
 from penstock.observe.live import RunSnapshot, Units, total_balance
 from penstock.observe.phrases import command, counted
+from penstock.redaction.secrets import redacted
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import within
-from penstock.terminal_text import escaped, format_duration, format_spending, say, warn
+from penstock.terminal_text import escaped, format_duration, format_spending, print_line
 
 SUMMARY_SECONDS = 5.0  # for each number that is asked for
 PROVIDERS_NAMED = 4
@@ -113,7 +115,9 @@ def _provider(name: str, total: ModelFigures) -> str:
 
 
 def _paid(money: Balance, in_doubt: int) -> str:
-    doubt = f", {in_doubt:,} in doubt" if in_doubt else ""
+    most = format_spending(money.in_doubt.micros, money.in_doubt.tokens)
+    kept = f" (at most {most}, counted in budgets)" if any(money.in_doubt) else ""
+    doubt = f", {in_doubt:,} in doubt{kept}" if in_doubt else ""
     again = f", {money.resent:,} sent again" if money.resent else ""
     guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
     return (
@@ -182,11 +186,10 @@ def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | N
         build=poller.build,
         unheard=format_unheard(facts) if isinstance(facts, RunFacts) else None,
     )
+    # What was built is told on stdout, perhaps as a document.
+    stream = sys.stderr if poller.build else sys.stdout
     for line in summary_lines(summary):
-        if poller.build:
-            warn(line)  # what was built is told on stdout, perhaps as a document
-        elif not say(line):
-            return
+        print_line(redacted(line), stream)
 
 
 def _totals(

@@ -9,6 +9,7 @@ from penstock.model.dataset import task_name
 from penstock.model.spending import ALL, BudgetRefusal, BudgetStop, Period, utc_day
 from penstock.observe.phrases import at, run_command, span
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
+from penstock.observe.why.provider import left_by_account
 
 
 def held_by_budget(
@@ -25,13 +26,15 @@ def held_by_budget(
             unblocks=f"{refusal.price_setting} is set in penstock.toml, and a new run starts",
             command=run_command(job.task),
         )
-    a_day = budget.period is Period.DAY
-    uses = [one for one in facts.budgets if one.budget == budget and (a_day or one.span == run_id)]
+    a_run = budget.period is Period.RUN
+    uses = [
+        one for one in facts.budgets if one.budget == budget and (not a_run or one.span == run_id)
+    ]
     short = refusal.short
     numbers = f"Little is left of [{budget.name}]."
     if uses:
         numbers = replace(uses[0], budget=short).sentence
-    anew = "" if a_day else "; a new run counts from zero"
+    anew = "; a new run counts from zero" if a_run else ""
     return replace(
         found,
         gate=Gate.BUDGET,
@@ -52,7 +55,10 @@ def without_worker(facts: JobFacts, found: Explanation | None) -> Explanation | 
     for stop in facts.stops:
         if task in stop.tasks:
             return _stopped(facts, found, stop)
-    return _with_day_budgets(facts, found)
+    for account in facts.closed_accounts:
+        if task in account.tasks:
+            return left_by_account(found, account)
+    return _with_lasting_budgets(facts, found)
 
 
 def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanation:
@@ -68,6 +74,8 @@ def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanati
     settings = refusal.short.settings
     if refusal.budget.period is Period.RUN:
         unblocks = f"a new run starts: it counts from zero, up to {settings}"
+    elif refusal.budget.period is Period.TOTAL:
+        unblocks = f"{settings} is raised, or 'penstock budget reset', and a new run starts"
     elif stop.span == utc_day(facts.now):
         unblocks = f"{settings} is raised, or the day ends (UTC), and a new run starts"
     else:
@@ -80,13 +88,13 @@ def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanati
     )
 
 
-def _with_day_budgets(facts: JobFacts, found: Explanation) -> Explanation:
-    """Add what is left of the budgets of the day."""
+def _with_lasting_budgets(facts: JobFacts, found: Explanation) -> Explanation:
+    """Add what is left of the budgets that the next run begins with."""
     scopes = (ALL, f"task:{task_name(facts.this.job.task)}")
     details = tuple(
         one.sentence
         for one in facts.budgets
-        if one.budget.period is Period.DAY and one.budget.scope in scopes
+        if one.budget.period is not Period.RUN and one.budget.scope in scopes
     )
     return replace(found, details=(*found.details, *details))
 

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import dimension_key
+from penstock.model.provider import ClosedAccount
 from penstock.model.spending import BudgetStop
 from penstock.model.views import Dependency, HeldKey, JobContext, Stats, WorkerView
 from penstock.model.worker import LeaseReport, UnresponsiveWorker, WorkerStatus, read_status
@@ -24,13 +25,14 @@ class Gate(StrEnum):
     PAUSED = "paused"  # by an operator: nobody gets work
     NO_WORKER = "no_worker"  # no live worker could run it
     KEYED_LIMIT = "keyed_limit"  # as many as may hold one of its limit keys do
-    RUNS_ALONE = "runs_alone"  # a suspect: it may have killed a worker, so it must run alone
+    QUARANTINE = "quarantine"  # a suspect: it may have killed a worker
     SLOTS = "slots"  # all slots are taken
     FAIR_SHARE = "fair_share"  # its group has had its share, and others wait for theirs
     PROVIDER_LIMIT = "provider_limit"  # as many requests as its provider takes are in flight
     COOLDOWN = "cooldown"  # its provider has asked for a pause, or is unhealthy
     REQUEST_BUDGET = "request_budget"  # the declared rpm or tpm is used up
     BUDGET = "budget"  # of money or tokens: its task is held back until one is raised
+    ACCOUNT = "account"  # of its provider: its key is dead, or it is empty
     POLICY = "policy"  # another admission policy of its worker
     STOPPING = "stopping"  # its worker stops, and gives it back
     TURN = "turn"  # nothing holds it up: it is among the next
@@ -131,6 +133,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[WorkerAnswer, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()  # those of this folder's settings, and of live workers
     stops: tuple[BudgetStop, ...] = ()  # that ended the last run, if no worker is alive
+    closed_accounts: tuple[ClosedAccount, ...] = ()  # that did
     again: str | None = None  # of a job of a build: the command that builds again
 
     @property

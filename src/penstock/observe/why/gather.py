@@ -16,11 +16,11 @@ from penstock.errors import StoreError
 from penstock.model.dataset import BUILD
 from penstock.model.job import TERMINAL, Job, JobState, WorkerId
 from penstock.model.lease import JobRef
-from penstock.model.run import read_document
-from penstock.model.spending import Budget, BudgetStop, utc_day
+from penstock.model.run import RunDocument, read_document
+from penstock.model.spending import TOTAL_SPAN, Budget, utc_day
 from penstock.model.views import JobContext, WorkerView
 from penstock.model.worker import LeaseReport, read_lease_report, read_status, unresponsive_workers
-from penstock.observe.explain import budget_stops
+from penstock.observe.explain import budget_stops, closed_accounts
 from penstock.observe.phrases import rebuild_command
 from penstock.observe.spending import BudgetUse, budget_uses
 from penstock.observe.why.facts import JobFacts, KnownCaps, WorkerAnswer
@@ -62,6 +62,7 @@ def gather_facts(
     silent = unresponsive_workers(workers, gone)
     living = [worker for worker in workers if worker.id not in silent]
     answers = tuple(_ask(store, chain[-1] if chain else this, living, clock))
+    last_run = [] if any(worker.alive for worker in living) else _last_run(store)
     return JobFacts(
         this=this,
         now=this.now + round((clock.monotonic() - began) * MICROSECONDS),
@@ -72,7 +73,8 @@ def gather_facts(
         caps=KnownCaps(overrides, configured),
         answers=answers,
         budgets=tuple(_budgets(store, living, budgets, utc_day(this.now))),
-        stops=() if any(worker.alive for worker in living) else _stops(store),
+        stops=budget_stops(last_run),
+        closed_accounts=closed_accounts(last_run),
         again=None if this.job.plan_id is None else _again(store, this.job.plan_id),
     )
 
@@ -82,10 +84,10 @@ def _again(store: Store, plan_id: str) -> str | None:
     return None if plan is None else rebuild_command(plan)
 
 
-def _stops(store: Store) -> tuple[BudgetStop, ...]:
-    """The budgets that ended the last run."""
+def _last_run(store: Store) -> list[RunDocument]:
+    """What the workers of the last run have written down."""
     parts = store.run_parts(None).result()
-    return budget_stops(filter(None, (read_document(part.document) for part in parts)))
+    return [found for part in parts if (found := read_document(part.document)) is not None]
 
 
 def _budgets(
@@ -99,7 +101,7 @@ def _budgets(
     if not known:
         return []
     runs = list(dict.fromkeys(worker.run_id for worker in alive))
-    return budget_uses(known, store.balances([*runs, day]).result(), runs, day)
+    return budget_uses(known, store.balances([*runs, day, TOTAL_SPAN]).result(), runs, day)
 
 
 def _chain(store: Store, this: JobContext) -> Iterator[JobContext]:

@@ -63,7 +63,7 @@ def _closed(facts: JobFacts) -> Iterator[Explanation]:
             _paused(facts),
             without_worker(facts, _no_worker(facts)),
             _keyed_limit(facts),
-            _runs_alone(facts),
+            _in_quarantine(facts),
         )
         if gate is not None
     ]
@@ -214,19 +214,19 @@ def _holders(limit: Limit, now: int) -> str:
     return some(names, limit.held.count)
 
 
-def _runs_alone(facts: JobFacts) -> Explanation | None:
+def _in_quarantine(facts: JobFacts) -> Explanation | None:
     job = facts.this.job
     if not job.suspect:
         return None
     crashes = counted(job.crashes, "crash", "crashes")
     sentence = (
         f"{job.key!r} ran when its worker died ({crashes} alone so far), so it runs "
-        "alone next, when a worker is idle or the supervisor starts one for it."
+        "in quarantine next, when a worker is idle or the supervisor starts one for it."
     )
     return replace(
-        _why(facts, Gate.RUNS_ALONE, sentence),
-        unblocks="a worker takes the jobs that must run alone, one at a time",
-        details=(f"Jobs that wait to run alone: {facts.stats.suspects:,}.",),
+        _why(facts, Gate.QUARANTINE, sentence),
+        unblocks="a worker takes the jobs in quarantine, which run beside nothing else",
+        details=(f"Jobs that wait in quarantine: {facts.stats.suspects:,}.",),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from penstock.model.provider import ClosedAccount
 from penstock.model.worker import ProviderUse, WorkerStatus
 from penstock.observe.phrases import at, command, counted, span
 from penstock.observe.providers import FAILING, Binding, binding_of
@@ -32,6 +33,35 @@ def waits_for_provider(
     gate, reason, unblocks = _limit(use)
     return replace(
         found, gate=gate, sentence=f"{waits}{reason}.", unblocks=unblocks, command=PROVIDERS
+    )
+
+
+def waits_for_account(found: Explanation, account: ClosedAccount, now: int) -> Explanation:
+    """Explain a job whose provider has closed the account; `found` says whose job it is."""
+    probed = f"; it is probed in {span(account.probe_at - now)}" if account.probe_at > now else ""
+    return replace(
+        found,
+        gate=Gate.ACCOUNT,
+        sentence=(
+            f"{found.key!r} waits, uncharged, for the account of its provider "
+            f"{account.provider!r}, which is closed ({account.reason}){probed}."
+        ),
+        unblocks="its key is replaced or the account filled",
+        when=account.probe_at if account.probe_at > now else None,
+        command=PROVIDERS,
+    )
+
+
+def left_by_account(found: Explanation, account: ClosedAccount) -> Explanation:
+    """Explain a job that the last run left over when a closed account ended it."""
+    return replace(
+        found,
+        gate=Gate.ACCOUNT,
+        sentence=(
+            f"{found.sentence.rstrip('.')}: the last run ended, since the account of its provider "
+            f"{account.provider!r} was closed ({account.reason})."
+        ),
+        unblocks="its key is replaced or the account filled, and a new run starts",
     )
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from penstock.clock import MICROSECONDS
 from penstock.model.dataset import task_name
 from penstock.model.job import WorkerId
+from penstock.model.task import SUBMISSION
 from penstock.model.worker import (
     BlockedTasks,
     LeasePhase,
@@ -21,7 +22,11 @@ from penstock.model.worker import (
 from penstock.observe.phrases import at, counted, run_command, some, span
 from penstock.observe.why.budget import held_by_budget, waits_for_money
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
-from penstock.observe.why.provider import waits_for_permit, waits_for_provider
+from penstock.observe.why.provider import (
+    waits_for_account,
+    waits_for_permit,
+    waits_for_provider,
+)
 
 BY_GATE = "gate"  # what a provider's resource is to whoever waits for it
 
@@ -211,7 +216,12 @@ def _explain_waiting(facts: JobFacts, found: Explanation, answer: LeaseReport) -
     )
 
 
+_SLOT_FLAGS = {"thread": "--threads", "process": "--process-slots"}
+
+
 def _slots(resource: str, status: WorkerStatus) -> str:
+    if resource == SUBMISSION:
+        return "a slot: all that runtime.slots allows, of whatever kinds, are in use"
     use = status.slots.get(resource)
     if use is None or use.limit is None:
         return f"{resource!r}"
@@ -226,13 +236,13 @@ def _lent(use: SlotUse) -> str:
 
 
 def _more_slots(task: str, kind: str | None, status: WorkerStatus) -> str | None:
-    """The command for a worker with twice as many slots; only those of one kind have a flag."""
+    """The command for a worker with twice as many slots of this kind."""
     use = None if kind is None else status.slots.get(kind)
     if kind is None or use is None or use.limit is None:
         return None
     more = max(2 * use.limit, 1)
-    if kind == "async":
-        return run_command(task, "--slots", str(more))
+    if kind in _SLOT_FLAGS:
+        return run_command(task, _SLOT_FLAGS[kind], str(more))
     return f"PENSTOCK_RUNTIME__{kind.upper()}_SLOTS={more} {run_command(task)}"
 
 
@@ -287,6 +297,15 @@ def explain_ready(facts: JobFacts) -> Explanation:
         run_id = next(view.run_id for view in facts.alive if view.id == first)
         refusal = known[first].over_budget[job.task]
         return held_by_budget(facts, replace(found, worker=first), refusal, run_id)
+    closed = {
+        name: account
+        for name, status in known.items()
+        for account in status.closed_accounts
+        if job.task in account.tasks
+    }
+    if closed and len(closed) == len(able):
+        first, account = next(iter(closed.items()))
+        return waits_for_account(replace(found, worker=first), account, facts.now)
     held = [name for name, status in known.items() if job.task in status.held_back]
     full = [name for name, status in known.items() if is_full(status, job.task)]
     if held and len({*held, *full}) == len(able):

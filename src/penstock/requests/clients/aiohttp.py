@@ -10,16 +10,22 @@ permit back at its deadline: its connection keeps it alive.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
 from aiohttp.payload import BytesPayload
 
 from penstock.errors import ReplyOverdue, ReplyRefused
+from penstock.requests.clients.httpx import ProviderRules
 from penstock.requests.exchange import ACCEPTED, PIECE_BYTES, CannotDecode, Exchange
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts, read_facts
+from penstock.requests.redirects import Redirected, strip_headers
 
 MESSAGE_LENGTH_MAX = 200  # characters
+
+#: Where the next request of this task comes from, if a session is about to follow a redirect.
+_redirected: ContextVar[Redirected | None] = ContextVar("penstock_redirected", default=None)
 
 
 class _DecodedContent(aiohttp.StreamReader):
@@ -169,14 +175,41 @@ class _AiohttpRequest:
 
 
 class AdmittingMiddleware:
-    """Admits the requests of one session."""
+    """Admits the requests of one session, redirected ones by its provider's rule."""
 
-    def __init__(self, executor: ModelRequestExecutor) -> None:
+    def __init__(self, executor: ModelRequestExecutor, rules: ProviderRules) -> None:
         self._executor = executor
+        self._rules = rules
+
+    def trace(self) -> aiohttp.TraceConfig:
+        """Return what tells this middleware that the next request is a redirected one."""
+        config = aiohttp.TraceConfig()
+        config.on_request_redirect.append(self._note_redirect)
+        return config
+
+    async def _note_redirect(
+        self,
+        _session: aiohttp.ClientSession,
+        context: Any,  # noqa: ANN401 (one for each call, with all its redirects)
+        params: aiohttp.TraceRequestRedirectParams,
+    ) -> None:
+        reply = params.response
+        before = getattr(context, "redirected", None)
+        context.redirected = self._rules.redirects.mark(before, str(reply.url), reply.status)
+        _redirected.set(context.redirected)
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
+        came_from, url = _redirected.get(), str(request.url)
+        _redirected.set(None)
+        # A provider that costs money gives no such session, so no body is of a paid call.
+        if came_from is not None and await self._rules.redirects.check(
+            came_from, url, carries_paid_body=False
+        ):
+            strip_headers(request.headers)
+        else:
+            self._executor.add_credentials(self._rules.credentials, url, request.headers)
         body: bytes | None = b""
         if isinstance(request.body, BytesPayload):
             body = await request.body.as_bytes()
@@ -202,13 +235,16 @@ def make_session(
     connector: aiohttp.TCPConnector,
     base_url: str,
     connect_seconds: float,
+    rules: ProviderRules,
 ) -> aiohttp.ClientSession:
     """A session whose requests are admitted and whose replies are raw."""
+    middleware = AdmittingMiddleware(executor, rules)
     return aiohttp.ClientSession(
         f"{base_url.rstrip('/')}/" if base_url else None,
         connector=connector,
         connector_owner=False,
-        middlewares=(AdmittingMiddleware(executor),),
+        middlewares=(middleware,),
+        trace_configs=[middleware.trace()],
         response_class=AdmittedResponse,
         headers={"Accept-Encoding": ACCEPTED},
         auto_decompress=False,

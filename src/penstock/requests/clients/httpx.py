@@ -27,12 +27,20 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
-from penstock.errors import ProviderThrottled, ProviderUnavailable, ReplyOverdue, UsageError
+from penstock.errors import (
+    AccountClosed,
+    ProviderThrottled,
+    ProviderUnavailable,
+    ReplyOverdue,
+    UsageError,
+)
 from penstock.model.request import RequestOutcome
+from penstock.requests.credentials import Credentials, implied_dialect
 from penstock.requests.exchange import CannotDecode, Exchange
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts, read_facts
 from penstock.requests.journal.bodies import body_class, journaled_body, take_pieces
 from penstock.requests.journal.call import PaidCall
+from penstock.requests.redirects import Redirects, strip_headers
 from penstock.requests.thread_bridge import ThreadBridge
 
 COOLDOWN_SECONDS_MAX = 30.0  # a longer one is for the queue
@@ -43,6 +51,14 @@ DISCARD_SECONDS = 2.0
 
 KEPT_CONNECTIONS_MAX = 256  # idle ones
 ROUTE = "penstock_route"  # an extension of a request that has a route of its own
+REDIRECTED = "penstock_redirected"  # one that clients hand on to a request that is redirected
+
+
+class ProviderRules(NamedTuple):
+    """What holds for all requests of one provider, whichever client sends them."""
+
+    redirects: Redirects
+    credentials: Credentials
 
 
 class Route(NamedTuple):
@@ -124,11 +140,14 @@ BATCH_BYTES = 262_144  # a body up to this size is handed to a thread at once
 class AdmittedTransport:
     """Sends what an async client gives it; every attempt is admitted."""
 
+    is_paid = False
+
     def __init__(
         self,
         library: Any,  # noqa: ANN401 (httpx2 or httpx)
         executor: ModelRequestExecutor,
         inner: Any,  # noqa: ANN401 (a transport of the library)
+        rules: ProviderRules,
         *,
         sends_again: bool,
     ) -> None:
@@ -136,19 +155,33 @@ class AdmittedTransport:
         self.inner = inner
         self.body_class = body_class(_AsyncBody, library.AsyncByteStream)
         self.executor = executor
+        self._rules = rules
         self._sends_again = sends_again
         self._loop = executor.loop
 
-    async def handle_async_request(
-        self,
-        request: Any,  # noqa: ANN401
-        call: PaidCall | None = None,
-    ) -> Any:  # noqa: ANN401
+    async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError(
                 "An async client of a provider belongs to the loop of its run; in a thread use "
                 "`provider.http_sync` or `provider.http_client_sync()`."
             )
+        redirects, credentials = self._rules
+        headers, came_from = request.headers, request.extensions.get(REDIRECTED)
+        has_body = "content-length" in headers or "transfer-encoding" in headers
+        if came_from is not None and await redirects.check(
+            came_from, str(request.url), carries_paid_body=self.is_paid and has_body
+        ):
+            strip_headers(headers)
+        elif not credentials.is_empty:
+            self.executor.add_credentials(credentials, str(request.url), headers)
+        reply = await self.send(request)
+        if reply.has_redirect_location:
+            mark = redirects.mark(came_from, str(request.url), reply.status_code)
+            request.extensions[REDIRECTED] = mark
+        return reply
+
+    async def send(self, request: Any, call: PaidCall | None = None) -> Any:  # noqa: ANN401
+        """Send what may be sent."""
         attempt = _HttpxRequest(self, request, call)
         try:
             if self._sends_again:
@@ -217,7 +250,9 @@ class _HttpxRequest:
             body = None
         self.can_repeat = body is not None
         url = request.url
-        self.facts: RequestFacts = read_facts(url.host, url.raw_path.decode("ascii"), body)
+        self.facts: RequestFacts = read_facts(
+            url.host, url.raw_path.decode("ascii"), body, implied_dialect(request.headers)
+        )
 
     def send(self) -> Awaitable[Any]:
         sent: Awaitable[Any] = self._transport.inner.handle_async_request(self._request)
@@ -272,6 +307,14 @@ async def _send_with_retries(executor: ModelRequestExecutor, request: _HttpxRequ
         reply = await request.discard(reply)
         answer = f"{exchange.where} answered {exchange.status}"
         wait_seconds = ending.retry_after_seconds
+        if ending.outcome is RequestOutcome.ACCOUNT_CLOSED:
+            raise AccountClosed(
+                f"{answer}: its account is closed ({ending.said or 'it says no more'}), and its "
+                "jobs wait until it is open.",
+                exchange.status,
+                None,
+                reply,
+            )
         if ending.outcome is not RequestOutcome.RATE_LIMITED:
             raise ProviderUnavailable(
                 f"{answer}: it is unhealthy, and its jobs wait for it.",

@@ -23,10 +23,17 @@ from penstock.clock import Duration, to_seconds
 from penstock.errors import ConfigError, ProviderNotAvailableHere, UsageError
 from penstock.events import kinds
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
-from penstock.requests.clients.httpx import AdmittedTransport, RoutedTransport, SyncTransport
+from penstock.requests.clients.httpx import (
+    AdmittedTransport,
+    ProviderRules,
+    RoutedTransport,
+    SyncTransport,
+)
+from penstock.requests.credentials import Credentials
 from penstock.requests.exchange import ACCEPTED, outcome_of_error
 from penstock.requests.executor import ModelRequestExecutor, RequestFacts
 from penstock.requests.journal.replay import PaidCalls, PaidTransport
+from penstock.requests.redirects import Redirects
 from penstock.requests.thread_bridge import ThreadBridge
 from penstock.requests.usage import RequestFields, check_tokens
 from penstock.retry.classify import FailureClass, clamp, classify
@@ -167,8 +174,10 @@ class ProviderClients:
         base_url: str | None = None,
         make_transport: MakeTransport | None = None,
         paid: PaidCalls | None = None,
+        rules: ProviderRules | None = None,
     ) -> None:
         self._provider = provider
+        self._rules = rules or ProviderRules(Redirects(provider), Credentials(base_url))
         self._executor = executor
         self._paid = paid  # None: its calls cost nothing
         self._base_url = base_url or ""
@@ -287,7 +296,7 @@ class ProviderClients:
         if self._connector is None:
             self._connector = aiohttp.make_connector()
         return aiohttp.make_session(
-            self._executor, self._connector, self._base_url, CONNECT_SECONDS
+            self._executor, self._connector, self._base_url, CONNECT_SECONDS, self._rules
         )
 
     def _requests_session(self) -> Any:  # noqa: ANN401
@@ -295,7 +304,7 @@ class ProviderClients:
         from penstock.requests.clients import requests  # not there unless it is asked for
 
         transport = self._transport(_module("httpx2"), sends_again=False)
-        return requests.make_session(SyncTransport(transport, self._bridge))
+        return requests.make_session(SyncTransport(transport, self._bridge), self._rules.redirects)
 
     def _transport(self, module: ModuleType, *, sends_again: bool) -> AdmittedTransport:
         key = (module.__name__, sends_again)
@@ -309,9 +318,10 @@ class ProviderClients:
         inner = self._inner.get(module.__name__)
         if inner is None:
             inner = self._inner[module.__name__] = self._make_transport(module)
+        parts = (module, self._executor, inner, self._rules)
         if self._paid is None:
-            return AdmittedTransport(module, self._executor, inner, sends_again=sends_again)
-        return PaidTransport(module, self._executor, inner, self._paid, sends_again=sends_again)
+            return AdmittedTransport(*parts, sends_again=sends_again)
+        return PaidTransport(*parts, self._paid, sends_again=sends_again)
 
     def _check(self) -> None:
         if self._is_closed or self._pid != os.getpid():

@@ -17,8 +17,9 @@ import requests
 import urllib3
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from penstock.requests.clients.httpx import ROUTE, Route, SyncTransport
+from penstock.requests.clients.httpx import REDIRECTED, ROUTE, Route, SyncTransport
 from penstock.requests.exchange import ACCEPTED
+from penstock.requests.redirects import Redirects
 
 
 class AdmittedAdapter(BaseAdapter):
@@ -66,9 +67,25 @@ class AdmittedAdapter(BaseAdapter):
         """Do nothing: a session was closed, but the connections belong to the run."""
 
 
-def make_session(transport: SyncTransport) -> requests.Session:
+class AdmittedSession(requests.Session):
+    """Marks requests that are redirected, so that the adapter knows them."""
+
+    def __init__(self, redirects: Redirects) -> None:
+        super().__init__()
+        self._redirects = redirects
+
+    def rebuild_auth(
+        self, prepared_request: requests.PreparedRequest, response: requests.Response
+    ) -> None:
+        super().rebuild_auth(prepared_request, response)  # type: ignore[no-untyped-call]
+        before, url = getattr(response.request, REDIRECTED, None), response.request.url or ""
+        mark = self._redirects.mark(before, url, response.status_code)
+        setattr(prepared_request, REDIRECTED, mark)
+
+
+def make_session(transport: SyncTransport, redirects: Redirects) -> requests.Session:
     """A session whose requests are admitted and whose replies are raw."""
-    session = requests.Session()
+    session = AdmittedSession(redirects)
     adapter = AdmittedAdapter(transport)
     session.mount("http://", adapter)
     session.mount("https://", adapter)
@@ -99,7 +116,11 @@ def _httpx_request(
         request.url or "",
         headers=headers,
         content=body,
-        extensions={"timeout": seconds.as_dict(), ROUTE: route},
+        extensions={
+            "timeout": seconds.as_dict(),
+            ROUTE: route,
+            REDIRECTED: getattr(request, REDIRECTED, None),
+        },
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
 from penstock.errors import UsageError
-from penstock.model.journal import Answer
+from penstock.model.journal import CALL, Answer
 from penstock.requests.exchange import Exchange
 from penstock.requests.journal.call import PaidCall, replay
 
@@ -129,7 +129,9 @@ def replayed_reply(library: Any, answer: Answer) -> Any:  # noqa: ANN401 (a repl
     """Build the reply of a journaled answer."""
     stream = body_class(_ReplayedBody, library.AsyncByteStream)(answer.body or b"")
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-    return library.Response(answer.status, headers=headers, stream=stream)
+    return library.Response(
+        answer.status, headers=headers, stream=stream, extensions={CALL: answer.key}
+    )
 
 
 @lru_cache

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from penstock.errors import (
+    AccountClosed,
     AttemptOver,
     BudgetUsedUp,
     ProviderThrottled,
@@ -252,7 +253,15 @@ class PaidCall:
         reserved = self._rules.amount(resource.model, expected.input, expected.output)
         token = self._calls.job.token
         intent = Intent(
-            self.key, token, self._run_id, task, provider, resource.model, reserved, self._resent
+            self.key,
+            token,
+            self._run_id,
+            task,
+            provider,
+            resource.model,
+            reserved,
+            self._resent,
+            self._rules.app,
         )
         reservations = self._writer.reservations
         release_count = reservations.release_count
@@ -420,6 +429,6 @@ class PaidCall:
 
 
 def _was_never_sent(error: BaseException) -> bool:
-    if isinstance(error, ProviderThrottled | ProviderUnavailable):
+    if isinstance(error, AccountClosed | ProviderThrottled | ProviderUnavailable):
         return True  # it left, and was refused
     return any(kind.__name__ in _UNSENT_ERRORS for kind in type(error).__mro__)

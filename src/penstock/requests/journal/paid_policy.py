@@ -51,8 +51,9 @@ class PaidPolicy(msgspec.Struct, frozen=True):
     """The rules of one provider whose calls cost money."""
 
     provider: str
+    app: str = ""  # whose budgets its calls count in
     holds_in_doubt: bool = False  # a call in doubt waits for a person; else it is sent again
-    idempotency_header: str | None = None  # None: the provider knows none
+    idempotency_header: str | None = None  # "": the provider knows none; None: as its SDK does
     prices: Mapping[str, Price] = _NO_PRICES  # by model; without one, tokens are still counted
     dollar_budgets: tuple[Budget, ...] = ()  # that a call without a price cannot be paid from
 

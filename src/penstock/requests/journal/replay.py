@@ -11,10 +11,12 @@ import msgspec
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import CallInDoubt, StoreError, UsageError
 from penstock.model.dataset import task_name
-from penstock.model.journal import Answer, CallKey, CallRef, CallState
+from penstock.model.journal import CALL, Answer, CallKey, CallRef, CallState
+from penstock.model.provider import IDEMPOTENCY_HEADER
 from penstock.model.spending import accounts_of, utc_day
 from penstock.requests import attempt_context
-from penstock.requests.clients.httpx import AdmittedTransport
+from penstock.requests.clients.httpx import AdmittedTransport, ProviderRules
+from penstock.requests.credentials import implied_dialect
 from penstock.requests.executor import ModelRequestExecutor
 from penstock.requests.journal.attempt_calls import AttemptCalls, EarlierCall
 from penstock.requests.journal.bodies import replayed_reply, whole_body
@@ -117,7 +119,9 @@ class PaidCalls:
         day = utc_day(round(self._clock.now() * MICROSECONDS))
         provider = self.rules.provider
         task = task_name(calls.job.task)
-        self._writer.reused(key, accounts_of(self._run_id, day, task, provider, model))
+        self._writer.reused(
+            key, accounts_of(self._run_id, day, task, provider, model, self.rules.app)
+        )
 
     async def _hold(self, calls: AttemptCalls) -> None:
         provider = self.rules.provider
@@ -136,25 +140,23 @@ class PaidCalls:
 class PaidTransport(AdmittedTransport):
     """Sends what a client gives it, unless its answer is journaled already."""
 
+    is_paid = True
+
     def __init__(
         self,
         library: Any,  # noqa: ANN401 (httpx2 or httpx)
         executor: ModelRequestExecutor,
         inner: Any,  # noqa: ANN401 (a transport of the library)
+        rules: ProviderRules,
         paid: PaidCalls,
         *,
         sends_again: bool,
     ) -> None:
-        super().__init__(library, executor, inner, sends_again=sends_again)
+        super().__init__(library, executor, inner, rules, sends_again=sends_again)
         self._paid = paid
 
-    async def handle_async_request(
-        self,
-        request: Any,  # noqa: ANN401
-        call: PaidCall | None = None,
-    ) -> Any:  # noqa: ANN401
-        if asyncio.get_running_loop() is not self._loop:
-            return await super().handle_async_request(request)  # which refuses it
+    async def send(self, request: Any, call: PaidCall | None = None) -> Any:  # noqa: ANN401
+        """Replay the answer, or send and journal it; the call is made here."""
         paid = self._paid
         body = await whole_body(self.library, request)
         kind = request.headers.get("content-type", "")
@@ -165,13 +167,17 @@ class PaidTransport(AdmittedTransport):
                 attempt.content_guard.add_body(begun.body)
             return replayed_reply(self.library, begun)
         header = paid.rules.idempotency_header
-        if header is not None and header not in request.headers:
+        if header is None and implied_dialect(request.headers) is not None:
+            header = IDEMPOTENCY_HEADER
+        if header and header not in request.headers:
             request.headers[header] = paid.idempotency_key(begun)
         try:
-            reply = await super().handle_async_request(request, begun)
+            reply = await super().send(request, begun)
         except BaseException as error:
             begun.failed(error)
             raise
-        if not begun.is_answer:
+        if begun.is_answer:
+            reply.extensions[CALL] = begun.key
+        else:
             begun.refused()
         return reply

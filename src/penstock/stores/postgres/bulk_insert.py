@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bulk insert: new jobs as arrays and COPY lines, for as few waits for the server as can be.
+"""Bulk insert: new jobs as arrays and COPY lines, with few round trips.
 
 While the server answers, another thread has the interpreter, and it takes a while to get it back.
 """
@@ -87,7 +87,7 @@ def places(rows: Sequence[Row], created: dict[str, int]) -> Iterator[str]:
     return map(numbers, zip(*reversed(found.values()), strict=True))
 
 
-def jobs_copied(rows: Sequence[Row], ids: Sequence[int], now: int) -> Iterator[str]:
+def jobs_copied(rows: Sequence[Row], ids: Sequence[int], now: int, app: int) -> Iterator[str]:
     """The rows of `jobs` in the order of keys, so that two batches never wait in a ring.
 
     They come in pieces: the server works on the first while the next is made.
@@ -96,11 +96,13 @@ def jobs_copied(rows: Sequence[Row], ids: Sequence[int], now: int) -> Iterator[s
         "".join([row[4] for row in rows])
     )
     numbered = sorted(zip(rows, ids, strict=True), key=_by_key)
+    last = f"{now}\t{app}\n"
     for first in range(0, len(numbered), PIECE):
-        yield "".join([_line(row, id_, now, plain) for row, id_ in numbered[first : first + PIECE]])
+        piece = numbered[first : first + PIECE]
+        yield "".join([_line(row, id_, last, plain) for row, id_ in piece])
 
 
-def _line(row: Row, job_id: int, now: int, plain: bool) -> str:
+def _line(row: Row, job_id: int, last: str, plain: bool) -> str:
     key, lane_id, partition, priority, payload, _, _, plan_id, level = row
     if not plain:
         key, payload = key.translate(_SPECIAL), payload.translate(_SPECIAL)
@@ -108,7 +110,7 @@ def _line(row: Row, job_id: int, now: int, plain: bool) -> str:
         rest = "\\N\t\\N\t\\N"
     else:
         rest = "\t".join((_text(partition), _text(plan_id), _number(level)))
-    return f"{job_id}\t{key}\t{lane_id}\t{priority}\t{payload}\t{rest}\t{now}\n"
+    return f"{job_id}\t{key}\t{lane_id}\t{priority}\t{payload}\t{rest}\t{last}"
 
 
 def hot_copied(rows: Sequence[Row], ids: Sequence[int], now: int) -> str:

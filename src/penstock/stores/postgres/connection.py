@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects to the server, and tells in which life it is."""
+"""Connects to the server, and identifies the server's present life (since its last start)."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from penstock.stores.postgres.open import known_steps, statements, version_of
 from penstock.stores.postgres.read import ServerReader
 from penstock.stores.postgres.vacuum import DeadRows
 from penstock.stores.retry import seen_twice
+from penstock.stores.sql.apps import apps_of
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
 from penstock.stores.sql.schedules import failed_checks_of, failing_units_of
@@ -49,13 +50,15 @@ def postgres_findings(url: str, *, full: bool = False) -> list[Finding]:
     except StoreUnsupported as error:
         return [problem("server", str(error))]
     except psycopg.Error as error:
-        return [problem("server", str(errors.not_connected(error, address.shown)))]
+        return [
+            problem("server", str(errors.as_final_error(error, address.shown, "connecting to")))
+        ]
 
     def look() -> list[Finding]:
         try:
             return list(_Look(address, connected, queries, full=full).findings())
         except psycopg.Error as error:
-            raise errors.as_store_error(error, address.shown, "looking at") from error
+            raise errors.as_final_error(error, address.shown, "looking at") from error
 
     try:
         return seen_twice(look)
@@ -77,16 +80,17 @@ def postgres_facts(url: str) -> QueueFacts | None:
         reader = _Reader(connected.connection, queries)
         boot = BootTime(connected.server.life, int(reader.value("server_time")))
         return QueueFacts(
-            stats=reader.stats(boot.at, boot),
+            stats=reader.stats(boot.at, boot, None),
             workers=reader.workers(boot),
             caps=reader.caps(),
-            served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
+            served=reader.outlook(WorkerId(""), "", boot, None).served_elsewhere,
             calls=figures_of(reader, None),
             units=failing_units_of(reader),
             failed_checks=failed_checks_of(reader),
-            plans=tuple(open_plans_of(reader, None)),
+            plans=tuple(open_plans_of(reader, None, None)),
+            apps=tuple(apps_of(reader, boot)),
             locks=tuple(locks_of(reader, boot)),
-            datasets=len(datasets_of(reader)),
+            datasets=len(datasets_of(reader, None)),
         )
     except (psycopg.Error, StoreError):
         return None

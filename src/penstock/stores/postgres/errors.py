@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps errors of the server, and of the way to it, to ours."""
+"""Maps errors of the server and of the connection to it to ours."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import psycopg
 from psycopg import errors as pg
 
 from penstock.errors import (
+    StoreBusy,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -102,12 +103,12 @@ def read_only(where: str) -> StoreReadOnly:
     )
 
 
-def not_connected(error: psycopg.Error, where: str) -> StoreError:
-    """Why no connection could be had: we are not let in, or nobody answers."""
-    mapped = as_store_error(error, where, "connecting to")
-    if isinstance(mapped, Contended):
-        return unreachable(where, first_line(error))
-    return mapped
+def as_final_error(error: psycopg.Error, where: str, doing: str) -> StoreError:
+    """The same for whoever does not run it again: the store is unreachable, or busy."""
+    mapped = as_store_error(error, where, doing)
+    if not isinstance(mapped, Contended):
+        return mapped
+    return unreachable(where, first_line(error)) if is_lost(error) else StoreBusy(str(mapped))
 
 
 def refused(where: str, said: str) -> StoreError:

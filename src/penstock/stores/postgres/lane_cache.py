@@ -61,7 +61,7 @@ class ScanPlaces:
 
 LANES_KNOWN_MAX = 100_000
 
-LaneFacts = tuple[str, str, bool, JobKind]  # task, group, have its jobs limit keys, kind
+LaneFacts = tuple[str, str, bool, JobKind, int]  # task, group, are its jobs limited, kind, app
 
 
 class LaneCache:

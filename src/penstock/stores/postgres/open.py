@@ -95,7 +95,7 @@ def _opened(
             connected = connected._replace(server=ask_server(connected.connection, queries))
     except psycopg.Error as error:
         closed_quietly(connected.connection)
-        raise errors.as_store_error(error, address.shown, "opening") from error
+        raise errors.as_final_error(error, address.shown, "opening") from error
     except BaseException:
         closed_quietly(connected.connection)
         raise
@@ -106,7 +106,7 @@ def _connected(address: Address, queries: dict[str, str]) -> Connected:
     try:
         return connect(address, queries)
     except psycopg.Error as error:
-        raise errors.not_connected(error, address.shown) from error
+        raise errors.as_final_error(error, address.shown, "connecting to") from error
 
 
 def _refuse_standby(
@@ -192,7 +192,7 @@ def keys_with_prefix(url: str, start: str, limit: int) -> list[str]:
             queries["keys_between"], (start, start + LAST_CHARACTER, limit)
         ).fetchall()
     except psycopg.Error as error:
-        raise errors.as_store_error(error, address.shown, "looking at") from error
+        raise errors.as_final_error(error, address.shown, "looking at") from error
     finally:
         closed_quietly(connection)
     return [str(key) for (key,) in found]

@@ -38,25 +38,25 @@ rollback
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 
 -- transaction_fate --
--- What became of a transaction?
+-- The fate of a transaction: committed, aborted, in progress.
 select pg_xact_status($1::text::xid8)
 
 -- was_created --
--- Was a job accepted by the transaction of this time?
-select exists (select 1 from penstock.jobs where key = $1 and created_at = $2)
+-- A row if the transaction of this time accepted the job.
+select exists (select 1 from penstock.jobs where key = $1 and created_at = $2 and app = $3)
 
 -- was_leased --
--- Was this lease given? It may be over by now.
+-- A row if this lease was given; it may be over by now.
 select
     exists (select 1 from penstock.hot where job_id = $1 and token = $2 and worker = $3)
     or exists (select 1 from penstock.ended where job_id = $1 and token = $2)
 
 -- was_ended --
--- Was a job ended by this lease?
+-- A row if this lease ended the job.
 select exists (select 1 from penstock.ended where job_id = $1 and ended_token = $2 and worker = $3)
 
 -- was_tried --
--- Is the end of this attempt known?
+-- A row if the end of this attempt is known.
 select exists (select 1 from penstock.attempts where job_id = $1 and token = $2 and worker = $3)
 
 -- end_backend --
@@ -64,7 +64,7 @@ select exists (select 1 from penstock.attempts where job_id = $1 and token = $2 
 select pg_terminate_backend($1::integer)
 
 -- who_and_where --
--- Which server is this, and in which life? Role, read-only, version, database, back end.
+-- Identity of the server and of its present life: role, read-only, version, database, back end.
 select
     (select system_identifier from pg_control_system())::text, pg_is_in_recovery(),
     case when pg_is_in_recovery() then null else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end,
@@ -75,7 +75,8 @@ select
     )
 
 -- schema_exists --
--- Is there a schema of this name, is it a store's, and is anything in it? An administrator may have made an empty one.
+-- Tells whether a schema of this name exists, whether it is a store's, and whether anything is in it. An administrator may
+-- have made an empty one.
 -- All three are rows of one snapshot; to_regclass would look at another one while a store is being made.
 select
     count(distinct pg_namespace.oid) > 0, count(*) filter (where relname = 'schema_versions') > 0, count(pg_class.oid) > 0
@@ -149,7 +150,7 @@ select
     set_config('idle_in_transaction_session_timeout', '0', true)
 
 -- ping --
--- Is anybody there?
+-- Answers 1: a connection that answers is alive.
 select 1
 
 -- read_meta --
@@ -165,9 +166,9 @@ insert into penstock.meta (name, value) values ($1, $2) on conflict (name) do up
 insert into penstock.meta (name, value) values ('own_name', $1) on conflict (name) do nothing
 
 -- ensure_lanes --
--- Makes the lanes that a batch needs; $1 = [[spec, task, group, limit_keys, kind], …].
-insert into penstock.lanes (spec, task, grp, limit_keys, kind)
-select lane ->> 0, lane ->> 1, lane ->> 2, lane ->> 3, lane ->> 4 from jsonb_array_elements($1::jsonb) as lane
+-- Makes the lanes that a batch needs; $1 = [[spec, task, group, limit_keys, kind], …], $2 = app.
+insert into penstock.lanes (spec, task, grp, limit_keys, kind, app)
+select lane ->> 0, lane ->> 1, lane ->> 2, lane ->> 3, lane ->> 4, $2::bigint from jsonb_array_elements($1::jsonb) as lane
 order by lane ->> 0
 on conflict (spec) do nothing
 
@@ -189,27 +190,27 @@ order by id for update skip locked
 
 -- insert_jobs --
 -- Accepts jobs; the first of a key wins. Arrays of key, lane, partition, priority, payload, plan_id, level (empty where
--- all are null), then now: [key, id] of what is new. Differs from sqlite because ids come from a sequence, in the order of
+-- all are null), then now and app: [key, id] of what is new. Differs from sqlite because ids come from a sequence, in the order of
 -- the batch; rows are written in the order of keys, so that two batches never wait for each other in a ring.
-insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at)
-select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigint from (
+insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at, app)
+select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigint, $9::bigint from (
     select nextval('penstock.jobs_id_seq') as id, job.*
     from unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[])
     as job (key, lane_id, partition, priority, payload, plan_id, level)
 ) as numbered order by key, id
-on conflict (key) do nothing
+on conflict (key, app) do nothing
 returning key, id
 
 -- accept_jobs --
--- The same for jobs that begin in one state, $9, and are due at one time, $10: they are placed as well.
+-- The same for jobs that begin in one state, $9, and are due at one time, $10; they are placed as well. $11 = app.
 with fresh as (
-    insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at)
-    select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigint from (
+    insert into penstock.jobs (id, key, lane_id, partition, priority, payload, plan_id, level, created_at, app)
+    select id, key, lane_id, partition, priority, payload, plan_id, level, $8::bigint, $11::bigint from (
         select nextval('penstock.jobs_id_seq') as id, job.*
         from unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[])
         as job (key, lane_id, partition, priority, payload, plan_id, level)
     ) as numbered order by key, id
-    on conflict (key) do nothing
+    on conflict (key, app) do nothing
     returning key, id, lane_id, priority, octet_length(payload) as bytes
 ), placed as (
     insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)
@@ -224,7 +225,7 @@ select nextval('penstock.jobs_id_seq') from generate_series(1, $1::bigint)
 
 -- copy_jobs --
 -- Accepts jobs none of whose keys is known; half of what `accept_jobs` takes.
-copy penstock.jobs (id, key, lane_id, priority, payload, partition, plan_id, level, created_at) from stdin
+copy penstock.jobs (id, key, lane_id, priority, payload, partition, plan_id, level, created_at, app) from stdin
 
 -- copy_hot --
 -- Gives them their first state.
@@ -241,11 +242,12 @@ as job (job_id, lane_id, priority, bytes, row_state, due_at)
 -- Accepts one job in a lane that exists, $2 = its spec; answers the lane, or nothing if the key or the lane says no. Where
 -- $7 and $10 are null, it is due and accepted at the time of the transaction.
 with lane as materialized (
-    select id from penstock.lanes where spec = $2 for key share
+    select id, app from penstock.lanes where spec = $2 for key share
 ), fresh as (
-    insert into penstock.jobs (key, lane_id, partition, priority, payload, plan_id, level, created_at)
-    select $1, lane.id, $3, $4, $5, $8, $9, coalesce($10::bigint, (extract(epoch from now()) * 1000000)::bigint) from lane
-    on conflict (key) do nothing
+    insert into penstock.jobs (key, lane_id, partition, priority, payload, plan_id, level, created_at, app)
+    select $1, lane.id, $3, $4, $5, $8, $9, coalesce($10::bigint, (extract(epoch from now()) * 1000000)::bigint), lane.app
+    from lane
+    on conflict (key, app) do nothing
     returning id, lane_id, created_at
 ), placed as (
     insert into penstock.hot (job_id, lane_id, rank, bytes, row_state, due_at, available_at, updated_at)
@@ -257,21 +259,21 @@ with lane as materialized (
 select lane_id from fresh
 
 -- jobs_by_key --
--- Ids and states of jobs that have ended, by key; $1 = array of keys. Differs from sqlite because a job that ends moves:
+-- Ids and states of jobs that have ended, by key; $1 = array of keys, $2 = app. Differs from sqlite because a job that ends moves:
 -- `hold_jobs` is asked for the others. Nobody puts these back or forgets them before we are done.
 select jobs.key, jobs.id, ended.row_state
-from penstock.jobs join penstock.ended on ended.job_id = jobs.id where jobs.key = any($1::text[])
+from penstock.jobs join penstock.ended on ended.job_id = jobs.id where jobs.key = any($1::text[]) and jobs.app = $2
 order by ended.job_id for key share of ended
 
 -- hold_jobs --
 -- The same of those that have not; they do not end before we do. Asked first: what is in neither answer has just moved.
 select jobs.key, jobs.id, hot.row_state
-from penstock.jobs join penstock.hot on hot.job_id = jobs.id where jobs.key = any($1::text[])
+from penstock.jobs join penstock.hot on hot.job_id = jobs.id where jobs.key = any($1::text[]) and jobs.app = $2
 order by hot.job_id for share of hot
 
 -- known_keys --
--- Which of these keys are taken?
-select key from penstock.jobs where key = any($1::text[])
+-- Of these keys, those that are taken in app $2.
+select key from penstock.jobs where key = any($1::text[]) and app = $2
 
 -- insert_edges --
 -- $1 = [[parent, child, kind, open], …].
@@ -312,12 +314,17 @@ for key share
 
 -- insert_worker --
 -- A worker registers.
-insert into penstock.workers (id, run_id, boot_id, expires_at, started_at, host, pid, tasks)
-values ($1, $2, $3, $4, $5, $6, $7, $8)
+insert into penstock.workers (id, run_id, boot_id, expires_at, started_at, host, pid, tasks, app)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- beat_worker --
 -- Prolongs a worker that is alive.
 update penstock.workers set expires_at = greatest(expires_at, $4)
+where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
+
+-- expire_worker --
+-- Ends the time of a worker that is alive; $2, $3 = the server's life and its time.
+update penstock.workers set expires_at = $3
 where id = $1 and ended_at + 0 is null and boot_id = $2 and expires_at > $3
 
 -- end_worker --
@@ -341,21 +348,23 @@ delete from penstock.workers where no in (
 )
 
 -- leased_by --
--- What a worker holds, a slice: [id, token, solo, lane, losses, crashes, limited].
-select hot.job_id, hot.token, hot.solo, hot.lane_id, hot.losses, hot.crashes, lanes.limit_keys <> '[]'
+-- What a worker holds, a slice: [id, token, lane, limited, losses, crashes, its cell if it is a suspect].
+select
+    hot.job_id, hot.token, hot.lane_id, lanes.limit_keys <> '[]', hot.losses, hot.crashes,
+    case when hot.solo then hot.cell end
 from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
 where hot.row_state = 4 and hot.worker = $1 order by hot.job_id limit $2 for update of hot
 
 -- take_back --
--- Leases that ended without an attempt's end; $1 = [[id, row_state, losses, crashes], …], $2 = now.
+-- Leases that ended without an attempt's end; $1 = [[id, row_state, losses, crashes, cell], …], $2 = now.
 update penstock.hot set
-    row_state = (back ->> 1)::smallint, losses = (back ->> 2)::integer, crashes = (back ->> 3)::integer, worker = null,
-    solo = false, updated_at = $2
+    row_state = (back ->> 1)::smallint, losses = (back ->> 2)::integer, crashes = (back ->> 3)::integer,
+    cell = (back ->> 4)::bigint, worker = null, solo = false, updated_at = $2
 from jsonb_array_elements($1::jsonb) as back
 where hot.job_id = (back ->> 0)::bigint
 
 -- end_crashed --
--- A job crashed alone too often. Nobody ended it by its token, so an end that comes late is stale.
+-- Poison: a job crashed alone too often. Nobody ended it by its token, so an end that comes late is stale.
 with gone as (
     delete from penstock.hot where job_id = $1 and row_state = 4 returning *
 )
@@ -386,8 +395,8 @@ select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order
 -- refresh_heads --
 -- Makes lanes known to have ready jobs; answers those that were not. Differs from sqlite because a head that every
 -- transaction writes would let the fleet wait in one line: who leases looks for the first job itself.
-insert into penstock.ready_lanes (lane_id, task, grp, turn)
-select id, task, grp, nextval('penstock.turns') from penstock.lanes where id = any($1::bigint[]) order by id
+insert into penstock.ready_lanes (lane_id, task, grp, turn, app)
+select id, task, grp, nextval('penstock.turns'), app from penstock.lanes where id = any($1::bigint[]) order by id
 on conflict (lane_id) do nothing
 returning lane_id
 
@@ -397,8 +406,8 @@ returning lane_id
 with held as materialized (
     select lane_id from penstock.ready_lanes where lane_id = any($1::bigint[]) order by lane_id for key share
 ), made as (
-    insert into penstock.ready_lanes (lane_id, task, grp, turn)
-    select id, task, grp, nextval('penstock.turns') from penstock.lanes
+    insert into penstock.ready_lanes (lane_id, task, grp, turn, app)
+    select id, task, grp, nextval('penstock.turns'), app from penstock.lanes
     where id = any($1::bigint[]) and id <> all(array(select lane_id from held)) order by id
     on conflict (lane_id) do nothing
     returning lane_id
@@ -422,11 +431,11 @@ update penstock.ready_lanes set turn = nextval('penstock.turns') where lane_id i
 )
 
 -- last_ready_group --
--- The last of the groups that have work.
-select max(grp) from penstock.ready_lanes where parked_on is null
+-- The last of the groups of app $1 that have work.
+select max(grp) from penstock.ready_lanes where parked_on is null and app = $1
 
 -- ready_heads --
--- A lane of up to $2 groups with work for tasks $3 after group $1, by skip-scan over the ready lanes: [lane, group,
+-- A lane of up to $2 groups with work for tasks $3 of app $4 after group $1, by skip-scan over the ready lanes: [lane, group,
 -- limit_keys, task, 0, has the group other ready lanes]. Differs from sqlite because lanes know no head: the one whose
 -- turn it is comes first.
 with recursive known as materialized (
@@ -434,26 +443,27 @@ with recursive known as materialized (
 ), found as (
     (
         select lane_id, grp, 1 as n from penstock.ready_lanes
-        where parked_on is null and grp > $1::text and task = any((select tasks from known)::text[])
+        where parked_on is null and app = $4 and grp > $1::text and task = any((select tasks from known)::text[])
         order by grp, turn, lane_id limit 1
     )
     union all
     select following.lane_id, following.grp, found.n + 1 from found cross join lateral (
         select lane_id, grp from penstock.ready_lanes
-        where parked_on is null and grp > found.grp and task = any((select tasks from known)::text[])
+        where parked_on is null and app = $4 and grp > found.grp and task = any((select tasks from known)::text[])
         order by grp, turn, lane_id limit 1
     ) as following where found.n < $2::bigint
 )
 select lanes.id, lanes.grp, lanes.limit_keys, lanes.task, 0, (
     select count(*) from (
-        select 1 from penstock.ready_lanes as other where other.parked_on is null and other.grp = found.grp limit 2
+        select 1 from penstock.ready_lanes as other where other.parked_on is null and other.app = $4 and other.grp = found.grp
+        limit 2
     ) as few
 )
 from found join penstock.lanes on lanes.id = found.lane_id order by found.n
 
 -- lease_view --
--- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes];
--- $1, $2 as in `worker_row`.
+-- What a lease call must know first: [expired workers, settling, next due, suspects of app $3, paused, open keys, parked
+-- lanes]; $1, $2 as in `worker_row`.
 select
     exists (
         select 1 from penstock.workers where ended_at is null and (
@@ -463,17 +473,20 @@ select
     exists (select 1 from penstock.settling) or exists (select 1 from penstock.reviving)
     or exists (select 1 from penstock.revivable),
     (select min(available_at) from penstock.hot where row_state = 1),
-    (select count(*) from penstock.hot where row_state = 3),
+    (
+        select count(*) from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
+        where hot.row_state = 3 and lanes.app = $3
+    ),
     (select value from penstock.meta where name = 'paused') = '1',
     exists (select 1 from penstock.open_keys),
     exists (select 1 from penstock.ready_lanes where parked_on is not null)
 
 -- ready_lanes --
--- The first $2 ready lanes of each group of $1 for tasks $3: [lane, group, limit_keys, task].
+-- The first $2 ready lanes of each group of $1 for tasks $3 of app $4: [lane, group, limit_keys, task].
 select first.lane_id, first.grp, lanes.limit_keys, lanes.task
 from jsonb_array_elements_text($1::jsonb) as wanted (grp) cross join lateral (
     select lane_id, grp from penstock.ready_lanes
-    where parked_on is null and ready_lanes.grp = wanted.grp
+    where parked_on is null and app = $4 and ready_lanes.grp = wanted.grp
         and task = any(array(select jsonb_array_elements_text($3::jsonb)))
     order by turn, lane_id limit $2
 ) as first join penstock.lanes on lanes.id = first.lane_id
@@ -516,42 +529,50 @@ select
 from leased join penstock.jobs on jobs.id = leased.job_id
 
 -- weigh_jobs --
--- How many bytes would take_jobs hand out? $1 = [lane, …], $2 = most.
+-- The number of bytes that take_jobs would hand out; $1 = [lane, …], $2 = most.
 select coalesce(sum(first.bytes), 0)::bigint from jsonb_array_elements_text($1::jsonb) as wanted (lane) cross join lateral (
     select bytes from penstock.hot where row_state = 2 and hot.lane_id = wanted.lane::bigint
     order by rank, available_at, job_id limit $2
 ) as first
 
--- next_suspect --
--- Suspects for tasks $1, oldest first: [job, limit_keys].
-select hot.job_id, lanes.limit_keys from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
-where hot.row_state = 3 and lanes.task = any(array(select jsonb_array_elements_text($1::jsonb)))
-order by hot.job_id limit 64
+-- list_suspects --
+-- The first $3 suspects for tasks $1 of app $4, cell by cell: of cell $2, or if that is 0 of all that nobody runs:
+-- [cell, job, limit_keys, bytes].
+select hot.cell, hot.job_id, lanes.limit_keys, hot.bytes
+from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
+where hot.row_state = 3 and lanes.app = $4 and lanes.task = any(array(select jsonb_array_elements_text($1::jsonb))) and case
+    when $2::bigint <> 0 then hot.cell = $2::bigint
+    else hot.cell = 0 or hot.cell <> all(array(select cell from penstock.hot where row_state = 4 and solo))
+end
+order by hot.cell, hot.job_id limit $3
 
--- take_suspect --
--- Leases a suspect; nothing if somebody was faster. Differs from sqlite because reading and leasing must be one statement.
+-- take_suspects --
+-- Leases suspects, but those for which somebody was faster; $1 = ids, $2 = worker, $3 = now. Differs from sqlite because
+-- reading and leasing must be one statement.
 with leased as (
     update penstock.hot set
         row_state = 4, worker = $2, solo = true, updated_at = $3,
         token = 1 + greatest(token, (select value::bigint from penstock.meta where name = 'token_floor'))
     where ctid = any(array(
-        select ctid from penstock.hot where job_id = $1 and row_state = 3 for update skip locked
+        select ctid from penstock.hot where job_id = any($1::bigint[]) and row_state = 3 for update skip locked
     ))
-    returning job_id, token, lane_id, attempts, crashes, rank, available_at, due_at, deferred_since
+    returning job_id, token, lane_id, attempts, crashes, cell, due_at, deferred_since
 )
 select
     leased.job_id, leased.token, jobs.key, lanes.task, lanes.grp, leased.lane_id, jobs.payload, leased.attempts,
     leased.crashes, jobs.priority, leased.due_at, leased.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    lanes.limit_keys <> '[]', lanes.kind, true
+    lanes.limit_keys <> '[]', lanes.kind, leased.cell
 from leased join penstock.jobs on jobs.id = leased.job_id join penstock.lanes on lanes.id = leased.lane_id
+order by leased.job_id
 
 -- count_delayed --
 -- How many jobs are queued for later than $2; no more than $1 are counted. Who is due is ready, though not yet promoted.
 select count(*) from (select 1 from penstock.hot where row_state = 1 and available_at > $2 limit $1) as few
 
 -- count_suspects --
--- How many jobs wait to run alone.
-select count(*) from penstock.hot where row_state = 3
+-- How many jobs of an app, or of all, wait to run in quarantine.
+select count(*) from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
+where hot.row_state = 3 and ($1::bigint is null or lanes.app = $1)
 
 -- count_holders --
 -- Leases that hold limit keys; $1 = [key, …].
@@ -683,42 +704,42 @@ from jsonb_array_elements($1::jsonb) as parked where ready_lanes.lane_id = (park
 update penstock.ready_lanes set parked_seq = 0 where parked_on = $1 and parked_seq <> 0
 
 -- is_ready --
--- Is a job of tasks $1 ready that no limit stops, as far as known?
+-- True if a job of tasks $1 of app $2 is ready that no limit stops, as far as known.
 select exists (
-    select 1 from penstock.ready_lanes where parked_on is null
+    select 1 from penstock.ready_lanes where parked_on is null and app = $2
         and task = any(array(select jsonb_array_elements_text($1::jsonb)))
 )
 
 -- unpark_lanes --
--- Lets lanes of tasks $2 try again that wait for a key, first come first served.
+-- Lets lanes of tasks $2 of app $4 try again that wait for a key, first come first served.
 update penstock.ready_lanes set parked_on = null where parked_on = $1 and lane_id = any(array(
     select lane_id from penstock.ready_lanes where lane_id = any(array(
         select lane_id from penstock.ready_lanes
-        where parked_on = $1 and task = any(array(select jsonb_array_elements_text($2::jsonb)))
+        where parked_on = $1 and app = $4 and task = any(array(select jsonb_array_elements_text($2::jsonb)))
         order by parked_seq limit $3
     )) order by lane_id for no key update
 ))
 
 -- parked_keys --
--- The keys that lanes of tasks $1 wait for, at most 64, by skip-scan.
+-- The keys that lanes of tasks $1 of app $2 wait for, at most 64, by skip-scan.
 with recursive known as materialized (
     select array(select jsonb_array_elements_text($1::jsonb)) as tasks
 ), found (limit_key, n) as (
     select (
         select parked_on from penstock.ready_lanes where parked_on is not null
-            and task = any((select tasks from known)::text[]) order by parked_on limit 1
+            and app = $2 and task = any((select tasks from known)::text[]) order by parked_on limit 1
     ), 1
     union all
     select (
         select parked_on from penstock.ready_lanes where parked_on > found.limit_key
-            and task = any((select tasks from known)::text[]) order by parked_on limit 1
+            and app = $2 and task = any((select tasks from known)::text[]) order by parked_on limit 1
     ), n + 1
     from found where found.limit_key is not null and n < 64
 )
 select limit_key from found where limit_key is not null
 
 -- is_parked_on --
--- Does any lane wait for this key?
+-- True if any lane waits for this key.
 select exists (select 1 from penstock.ready_lanes where parked_on = $1)
 
 -- unpark_all --
@@ -757,13 +778,13 @@ insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended
 values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing
 
 -- verdict_row --
--- Why was an end refused? [row_state, ended_token].
+-- State and token of a job whose end was refused: [row_state, ended_token].
 select row_state, ended_token from penstock.hot where job_id = $1
 union all
 select row_state, ended_token from penstock.ended where job_id = $1
 
 -- rearm_job --
--- Queues a job again instead of ending it.
+-- Queues a job again instead of ending it, fenced by its token.
 update penstock.hot set
     row_state = $3::smallint, due_at = $4, available_at = $4, ended_token = token, worker = null, solo = false,
     attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null, result = $5, started_at = $6,
@@ -771,7 +792,7 @@ update penstock.hot set
 where job_id = $1 and token = $2 and worker = $8 and row_state + 0 = 4 and due_at < $4
 
 -- fail_job --
--- Ends an attempt badly: queued again later, or in error. $3 = now or later, $4 = charge, $5 = it ends, $6 = it
+-- Ends an attempt badly, fenced by its token: queued again later, or in error. $3 = now or later, $4 = charge, $5 = it ends, $6 = it
 -- crashed, $7 = error, $8 = started, $9 = ended, $10 = worker, $11 = now.
 with mine as materialized (
     select *, $5::integer <> 0 as is_over, case
@@ -808,14 +829,14 @@ select moved.row_state, moved.lane_id, lanes.limit_keys <> '[]', lanes.kind from
 ) as moved join penstock.lanes on lanes.id = moved.lane_id
 
 -- release_job --
--- Gives an unstarted job back; a suspect stays one.
+-- Gives an unstarted job back, fenced by its token; a suspect stays one.
 update penstock.hot set
     row_state = case when solo then 3 else 2 end, worker = null, solo = false, losses = 0, updated_at = $4
 where job_id = $1 and token = $2 and worker = $3 and row_state + 0 = 4
 returning lane_id, (select limit_keys <> '[]' from penstock.lanes where lanes.id = lane_id)
 
 -- with_dependants --
--- Which of these jobs have somebody waiting? $1 = [id, …].
+-- Of these jobs, those that dependants wait for; $1 = [id, …].
 select ended.id::bigint from jsonb_array_elements_text($1::jsonb) as ended (id)
 where exists (select 1 from penstock.edges where parent_id = ended.id::bigint and open)
 
@@ -847,7 +868,7 @@ delete from penstock.settling
 where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- is_settling --
--- Is anything left to tell?
+-- True while dependants of ended jobs remain to be told.
 select exists (select 1 from penstock.settling)
 
 -- hold_settling --
@@ -909,8 +930,8 @@ with mine as materialized (
 select job_id, lane_id from gone
 
 -- lane_facts --
--- What never changes about lanes: [lane, task, group, have its jobs limit keys, kind]; asked once by a process.
-select id, task, grp, limit_keys <> '[]', kind from penstock.lanes where id = any($1::bigint[])
+-- What never changes about lanes: [lane, task, group, have its jobs limit keys, kind, app]; asked once by a process.
+select id, task, grp, limit_keys <> '[]', kind, app from penstock.lanes where id = any($1::bigint[])
 
 -- add_counts --
 -- Merged change of the counters; $1 = [[scope, state, name, delta], …]. Differs from sqlite because a row that everybody
@@ -919,7 +940,7 @@ insert into penstock.changes (scope, state, name, n)
 select change ->> 0, change ->> 1, change ->> 2, (change ->> 3)::bigint from jsonb_array_elements($1::jsonb) as change
 
 -- count_changes --
--- How many changes of the counters are not merged yet, about?
+-- About how many changes of the counters are not merged yet.
 select coalesce((select max(no) from penstock.changes) - (select min(no) from penstock.changes), 0)
 
 -- merge_changes --
@@ -934,7 +955,7 @@ select scope, state, name, sum(n) from gone group by scope, state, name order by
 on conflict (scope, state, name) do update set n = counters.n + excluded.n
 
 -- set_cursors --
--- Replaces durable values; $1 = [[name, value], …], by name.
+-- Commits the cursors of ticks and other durable values; $1 = [[name, value], …], by name.
 insert into penstock.cursors (name, value) select one ->> 0, one ->> 1 from jsonb_array_elements($1::jsonb) as one
 on conflict (name) do update set value = excluded.value
 
@@ -1072,8 +1093,13 @@ where plan_id = $1 and seq is null and not exists (
 order by level, dataset, at
 
 -- read_documents --
--- Every row of a dataset above an id, at most $3: [id, document].
-select id, document from penstock.manifests where dataset = $1 and id + 0 > $2 order by id + 0 limit $3
+-- Every row of datasets of a name, whichever app they are of, above an id, at most $3: [id, document].
+select found.id, found.document from (
+    select case no when 1 then $1::text else '@' || no || '/' || $1::text end as dataset from penstock.apps
+) as names cross join lateral (
+    select id, document from penstock.manifests
+    where manifests.dataset = names.dataset and id + 0 > $2 order by id + 0 limit $3
+) as found order by found.id limit $3
 
 -- list_datasets --
 -- Datasets with something committed: [name, slices, first, last, newest number].
@@ -1105,7 +1131,7 @@ update penstock.plans set state = 'ended', ended_at = $2 where id = $1 and state
 update penstock.plans set state = 'abandoned', ended_at = $2 where id = $1 and ended_at + 0 is null
 
 -- has_open_plan --
--- Has this run a plan that is not over?
+-- True if this run has a plan that is not over.
 select exists (select 1 from penstock.plans where run_id = $1 and ended_at is null)
 
 -- leave_plans --
@@ -1177,9 +1203,10 @@ delete from penstock.plans where id = any(array(select jsonb_array_elements_text
 select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at from penstock.plans where id = $1
 
 -- list_open_plans --
--- Plans that are not over, the newest first; $1 = their digest, or null.
+-- Plans that are not over, the newest first; $1 = their digest, or null, $2 = their app, or null.
 select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at from penstock.plans
-where ended_at is null and ($1::text is null or digest = $1) order by no desc
+where ended_at is null and ($1::text is null or digest = $1)
+    and ($2::text is null or app = $2) order by no desc
 
 -- count_plan_jobs --
 -- [row_state, level, jobs] of a plan, but for those that are done; -1: all of a level; -2: it is committed.
@@ -1298,7 +1325,7 @@ with mine as materialized (
 update penstock.locks set run_id = null where name = any(array(select name from mine))
 
 -- has_lock --
--- Does a run hold any?
+-- True if a run holds any lock.
 select exists (select 1 from penstock.locks where run_id = $1)
 
 -- void_locks --
@@ -1323,10 +1350,10 @@ select
 from gone
 
 -- open_job --
--- A job that has not ended: [id, lane, row_state, token, worker, kind]; nobody else ends it before we are done.
+-- Jobs of a key that have not ended, of app $2 or of all: [id, lane, row_state, token, worker, kind]; nobody else ends it before we are done.
 select hot.job_id, hot.lane_id, hot.row_state, hot.token, hot.worker, lanes.kind
 from penstock.hot join penstock.jobs on jobs.id = hot.job_id join penstock.lanes on lanes.id = hot.lane_id
-where jobs.key = $1 for update of hot
+where jobs.key = $1 and ($2::bigint is null or jobs.app = $2) for update of hot
 
 -- revoke_job --
 -- Ends a lease from outside.
@@ -1344,9 +1371,10 @@ update penstock.ended set skipped_by = (blamed ->> 1)::bigint, error = blamed ->
 from jsonb_array_elements($1::jsonb) as blamed where job_id = (blamed ->> 0)::bigint and row_state = 6
 
 -- failed_jobs --
--- The next $4 failed jobs above an id: [id, lane, whether to put it back]; $2 = task, $3 = most attempts.
+-- The next $4 failed jobs above an id: [id, lane, whether to put it back]; $2 = task, $3 = most attempts, $5 = app.
 select ended.job_id, jobs.lane_id,
     jobs.plan_id is null and ($2::text is null or lanes.task = $2) and ($3::bigint is null or ended.attempts <= $3)
+    and ($5::bigint is null or jobs.app = $5)
 from penstock.ended join penstock.jobs on jobs.id = ended.job_id join penstock.lanes on lanes.id = jobs.lane_id
 where ended.row_state = 7 and ended.row_state >= 6 and ended.job_id > $1 order by ended.job_id limit $4
 
@@ -1379,7 +1407,7 @@ where exists (select 1 from penstock.edges where parent_id = back.id::bigint)
 on conflict (job_id) do update set after_id = 0
 
 -- skipped_because --
--- Who was skipped because of a job? [id, …].
+-- Dependants that were skipped because of a job: [id, …].
 select ended.job_id from penstock.edges join penstock.ended on ended.job_id = edges.child_id
 where edges.parent_id = $1 and ended.row_state = 6 and ended.skipped_by = $1
 
@@ -1423,7 +1451,7 @@ delete from penstock.revivable
 where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- is_reviving --
--- Is anything left to put back?
+-- True while skipped dependants remain to be put back.
 select exists (select 1 from penstock.reviving) or exists (select 1 from penstock.revivable)
 
 -- hold_parents --
@@ -1471,10 +1499,10 @@ returning job_id, lane_id, row_state
 
 -- old_jobs --
 -- The next $4 jobs that ended before $1, above the mark $2, $3: [id, lane, row_state, finished_at, may it go (none of
--- its first $5 dependants is unfinished, no body of it runs, its plan is over), how many edges it has, counted to $5].
+-- its first $5 dependants is unfinished, no body of it runs, its plan is over, it is of app $6), how many edges it has, counted to $5].
 select
     old.job_id, jobs.lane_id, old.row_state, old.finished_at,
-    not exists (select 1 from penstock.detached where detached.job_id = old.job_id)
+    ($6::bigint is null or jobs.app = $6) and not exists (select 1 from penstock.detached where detached.job_id = old.job_id)
     and not exists (select 1 from penstock.plans where plans.id = jobs.plan_id and ended_at + 0 is null) and not exists (
         select 1 from (
             select child_id from penstock.edges where parent_id = old.job_id limit nullif($5::bigint, -1)
@@ -1496,7 +1524,7 @@ from (
 order by old.finished_at, old.job_id
 
 -- has_unfinished_dependant --
--- Has one of the first $2 dependants of a job not ended, does a body of it still run, or is its plan not over?
+-- True if one of the first $2 dependants of a job has not ended, a body of it still runs, or its plan is not over.
 select exists (select 1 from penstock.detached where job_id = $1) or exists (
     select 1 from penstock.jobs join penstock.plans on plans.id = jobs.plan_id
     where jobs.id = $1 and plans.ended_at + 0 is null
@@ -1656,12 +1684,13 @@ order by learned_at desc, provider, model limit $1
 -- find_calls --
 -- Calls by key, held until the commit; $1, $2, $3 = arrays of jobs, fingerprints, ordinals: [call, job, fingerprint,
 -- ordinal, state, token, run, day, task, provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused,
--- resent, estimated].
+-- resent, estimated, doubts, 2 × doubt, app].
 select
     calls.no, calls.job_id, calls.fingerprint, calls.ordinal, calls.state, calls.token, calls.run_id, calls.day,
     calls.task, calls.provider, calls.model, calls.begun_at, calls.ended_at, calls.reserved_micros,
     calls.reserved_tokens, calls.used_micros, calls.used_tokens, calls.bought, calls.reused, calls.resent,
-    calls.estimated
+    calls.estimated, calls.doubts, calls.doubt_micros, calls.doubt_tokens,
+    calls.app
 from unnest($1::bigint[], $2::text[], $3::bigint[]) as wanted (job_id, fingerprint, ordinal)
 join penstock.calls on calls.job_id = wanted.job_id and calls.fingerprint = wanted.fingerprint
     and calls.ordinal = wanted.ordinal
@@ -1677,35 +1706,38 @@ from (select value::bigint as id from jsonb_array_elements_text($1::jsonb)) as w
 ) as now_
 
 -- add_calls --
--- Calls begin; arrays of jobs, fingerprints, ordinals, tokens, runs, days, tasks, providers, models, begun_at,
--- 2 × reserved, resent. Answers those that were new: another process may have begun one of them just now.
+-- Calls begin; arrays of jobs, fingerprints, ordinals, tokens, runs, days, tasks, providers, models, apps,
+-- begun_at, 2 × reserved, resent. Answers those that were new: another process may have begun one of them just now.
 insert into penstock.calls (
-    job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, reserved_micros,
+    job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, app, begun_at, reserved_micros,
     reserved_tokens, resent
 )
-select job_id, fingerprint, ordinal, 'open', token, run_id, day, task, provider, model, begun_at, micros, tokens, resent
+select
+    job_id, fingerprint, ordinal, 'open', token, run_id, day, task, provider, model, app, begun_at, micros, tokens,
+    resent
 from unnest(
     $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-    $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[]
+    $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[]
 ) with ordinality as fresh (
-    job_id, fingerprint, ordinal, token, run_id, day, task, provider, model, begun_at, micros, tokens, resent, place
+    job_id, fingerprint, ordinal, token, run_id, day, task, provider, model, app, begun_at, micros, tokens, resent, place
 ) order by place
 on conflict (job_id, fingerprint, ordinal) do nothing
 returning no
 
 -- was_called --
--- Was a call begun or ended by the transaction of this time?
+-- A row if the transaction of this time began or ended a call.
 select exists (
     select 1 from penstock.calls where job_id = $1 and fingerprint = $2 and ordinal = $3 and $4 in (begun_at, ended_at)
 )
 
 -- reopen_calls --
--- Calls begin again; $1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved, resent],
--- …].
+-- Calls begin again; $1 = [[call, token, run, day, task, provider, model, app, begun_at, 2 × reserved, resent,
+-- doubts, 2 × doubt], …].
 update penstock.calls set
     state = 'open', token = (call ->> 1)::bigint, run_id = call ->> 2, day = call ->> 3, task = call ->> 4,
-    provider = call ->> 5, model = call ->> 6, begun_at = (call ->> 7)::bigint, ended_at = null,
-    reserved_micros = (call ->> 8)::bigint, reserved_tokens = (call ->> 9)::bigint, resent = (call ->> 10)::bigint
+    provider = call ->> 5, model = call ->> 6, app = call ->> 7, begun_at = (call ->> 8)::bigint, ended_at = null,
+    reserved_micros = (call ->> 9)::bigint, reserved_tokens = (call ->> 10)::bigint, resent = (call ->> 11)::bigint,
+    doubts = (call ->> 12)::bigint, doubt_micros = (call ->> 13)::bigint, doubt_tokens = (call ->> 14)::bigint
 from jsonb_array_elements($1::jsonb) as call where no = (call ->> 0)::bigint
 
 -- change_calls --
@@ -1738,23 +1770,24 @@ select pg_advisory_xact_lock(7310, place) from (
 ) as ordered
 
 -- try_lock_accounts --
--- The same without waiting: were they all had?
+-- The same without waiting; true if all were locked.
 select bool_and(pg_try_advisory_xact_lock(7310, hashtext(name))) from unnest($1::text[]) as wanted (name)
 
 -- add_to_accounts --
--- Merged change of the accounts; $1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused,
--- resent, estimated], …]. Differs from sqlite as add_counts does.
+-- Merged change of the accounts; $1 = [[scope, period, span, app, 2 × spent, 2 × reserved, bought, reused,
+-- resent, estimated, 2 × doubt], …]. Differs from sqlite as add_counts does.
 insert into penstock.account_changes (
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated,
+    doubt_micros, doubt_tokens
 )
 select
-    change ->> 0, change ->> 1, change ->> 2, (change ->> 3)::bigint, (change ->> 4)::bigint, (change ->> 5)::bigint,
+    change ->> 0, change ->> 1, change ->> 2, change ->> 3, (change ->> 4)::bigint, (change ->> 5)::bigint,
     (change ->> 6)::bigint, (change ->> 7)::bigint, (change ->> 8)::bigint, (change ->> 9)::bigint,
-    (change ->> 10)::bigint
+    (change ->> 10)::bigint, (change ->> 11)::bigint, (change ->> 12)::bigint, (change ->> 13)::bigint
 from jsonb_array_elements($1::jsonb) as change
 
 -- count_account_changes --
--- How many changes of the accounts are not merged yet, about?
+-- About how many changes of the accounts are not merged yet.
 select coalesce((select max(no) from penstock.account_changes) - (select min(no) from penstock.account_changes), 0)
 
 -- merge_account_changes --
@@ -1762,62 +1795,75 @@ select coalesce((select max(no) from penstock.account_changes) - (select min(no)
 with gone as (
     delete from penstock.account_changes where no in (
         select no from penstock.account_changes order by no limit $1 for update skip locked
-    ) returning scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
-        estimated
+    ) returning scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+        estimated, doubt_micros, doubt_tokens
 )
 insert into penstock.accounts as kept (
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated,
+    doubt_micros, doubt_tokens
 )
 select
-    scope, period, span, sum(spent_micros), sum(spent_tokens), sum(reserved_micros), sum(reserved_tokens), sum(bought),
-    sum(reused), sum(resent), sum(estimated)
-from gone group by scope, period, span order by span, period, scope
-on conflict (span, period, scope) do update set
+    scope, period, span, app, sum(spent_micros), sum(spent_tokens), sum(reserved_micros), sum(reserved_tokens), sum(bought),
+    sum(reused), sum(resent), sum(estimated), sum(doubt_micros), sum(doubt_tokens)
+from gone group by scope, period, span, app order by span, period, scope, app
+on conflict (span, period, scope, app) do update set
     spent_micros = kept.spent_micros + excluded.spent_micros, spent_tokens = kept.spent_tokens + excluded.spent_tokens,
     reserved_micros = kept.reserved_micros + excluded.reserved_micros,
     reserved_tokens = kept.reserved_tokens + excluded.reserved_tokens,
     bought = kept.bought + excluded.bought, reused = kept.reused + excluded.reused,
-    resent = kept.resent + excluded.resent, estimated = kept.estimated + excluded.estimated
+    resent = kept.resent + excluded.resent, estimated = kept.estimated + excluded.estimated,
+    doubt_micros = kept.doubt_micros + excluded.doubt_micros, doubt_tokens = kept.doubt_tokens + excluded.doubt_tokens
 
 -- read_accounts --
--- Accounts; $1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused, resent,
--- estimated].
+-- Accounts; $1 = [[scope, period, span, app], …]: [scope, period, span, app, 2 × spent, 2 × reserved, bought, reused, resent,
+-- estimated, 2 × doubt].
 select
-    wanted.scope, wanted.period, wanted.span, sum(spent_micros)::bigint, sum(spent_tokens)::bigint,
+    wanted.scope, wanted.period, wanted.span, wanted.app, sum(spent_micros)::bigint, sum(spent_tokens)::bigint,
     sum(reserved_micros)::bigint, sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint,
-    sum(resent)::bigint, sum(estimated)::bigint
+    sum(resent)::bigint, sum(estimated)::bigint, sum(doubt_micros)::bigint, sum(doubt_tokens)::bigint
 from (
-    select account ->> 0 as scope, account ->> 1 as period, account ->> 2 as span
+    select account ->> 0 as scope, account ->> 1 as period, account ->> 2 as span, account ->> 3 as app
     from jsonb_array_elements($1::jsonb) as account
 ) as wanted cross join lateral (
-    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    select
+        spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated, doubt_micros,
+        doubt_tokens
     from penstock.accounts
     where accounts.span = wanted.span and accounts.period = wanted.period and accounts.scope = wanted.scope
+        and accounts.app = wanted.app
     union all
-    select spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    select
+        spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated, doubt_micros,
+        doubt_tokens
     from penstock.account_changes
     where account_changes.span = wanted.span and account_changes.period = wanted.period
-        and account_changes.scope = wanted.scope
-) as parts group by 1, 2, 3
+        and account_changes.scope = wanted.scope and account_changes.app = wanted.app
+) as parts group by 1, 2, 3, 4
 
 -- list_accounts --
 -- All accounts of some runs and days; $1 = [span, …].
 select
-    scope, period, span, sum(spent_micros)::bigint, sum(spent_tokens)::bigint, sum(reserved_micros)::bigint,
-    sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint, sum(resent)::bigint, sum(estimated)::bigint
+    scope, period, span, app, sum(spent_micros)::bigint, sum(spent_tokens)::bigint, sum(reserved_micros)::bigint,
+    sum(reserved_tokens)::bigint, sum(bought)::bigint, sum(reused)::bigint, sum(resent)::bigint, sum(estimated)::bigint,
+    sum(doubt_micros)::bigint, sum(doubt_tokens)::bigint
 from (
-    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    select
+        scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+        estimated, doubt_micros, doubt_tokens
     from penstock.accounts where span = any(array(select jsonb_array_elements_text($1::jsonb)))
     union all
-    select scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent, estimated
+    select
+        scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+        estimated, doubt_micros, doubt_tokens
     from penstock.account_changes where span = any(array(select jsonb_array_elements_text($1::jsonb)))
-) as parts group by scope, period, span order by scope, period, span
+) as parts group by scope, period, span, app order by scope, period, span, app
 
 -- read_calls --
 -- Every call of a job, in the order of their beginning; the columns of find_calls.
 select
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated,
+    doubts, doubt_micros, doubt_tokens, app
 from penstock.calls where job_id = $1 order by begun_at, no
 
 -- read_call_answer --
@@ -1828,14 +1874,17 @@ from penstock.calls join penstock.answers on answers.call = calls.no
 where calls.job_id = $1 and calls.fingerprint = $2 and calls.ordinal = $3
 
 -- sum_calls_of --
--- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens, resent, estimated].
+-- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens, resent, estimated, 2 × doubt].
 select
-    coalesce(sum(bought), 0)::bigint, coalesce(sum(reused), 0)::bigint,
-    count(*) filter (where ended_at is null and not exists (
+    coalesce(sum(bought), 0)::bigint, coalesce(sum(reused), 0)::bigint, coalesce(sum(doubts + is_doubtful), 0)::bigint,
+    coalesce(sum(used_micros), 0)::bigint, coalesce(sum(used_tokens), 0)::bigint, coalesce(sum(resent), 0)::bigint,
+    coalesce(sum(estimated), 0)::bigint, coalesce(sum(doubt_micros + is_doubtful * reserved_micros), 0)::bigint,
+    coalesce(sum(doubt_tokens + is_doubtful * reserved_tokens), 0)::bigint
+from (
+    select *, (ended_at is null and not exists (
         select 1 from penstock.hot where hot.job_id = calls.job_id and hot.row_state = 4 and hot.token = calls.token
-    )), coalesce(sum(used_micros), 0)::bigint, coalesce(sum(used_tokens), 0)::bigint,
-    coalesce(sum(resent), 0)::bigint, coalesce(sum(estimated), 0)::bigint
-from penstock.calls where job_id = $1
+    ))::int as is_doubtful from penstock.calls where job_id = $1
+) as found
 
 -- read_call_counts --
 -- Sums over all calls that are kept, from the counters.
@@ -1845,12 +1894,40 @@ select state, sum(n)::bigint from (
     select state, n from penstock.changes where scope = 'calls' and name = ''
 ) as counts group by state
 
--- count_in_hand --
--- How many calls have been begun by the present leases of their jobs, and have not ended?
-select coalesce(sum(found.n), 0)::bigint from penstock.hot cross join lateral (
-    select count(*) as n from penstock.calls
+-- sum_in_hand --
+-- Calls begun by the present leases of their jobs and not ended: [run, day, task, provider, model, app, count, 2 × reserved].
+select
+    found.run_id, found.day, found.task, found.provider, found.model, found.app, count(*), sum(found.reserved_micros)::bigint,
+    sum(found.reserved_tokens)::bigint
+from penstock.hot cross join lateral (
+    select * from penstock.calls
     where calls.job_id = hot.job_id and calls.token = hot.token and calls.ended_at is null
 ) as found where hot.row_state = 4
+group by found.run_id, found.day, found.task, found.provider, found.model, found.app
+
+-- doubtful_calls --
+-- The unended calls of an app that no present lease has in hand, held until the commit; the columns of find_calls.
+select
+    no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated,
+    doubts, doubt_micros, doubt_tokens, app
+from penstock.calls where app = $1 and ended_at is null and not exists (
+    select 1 from penstock.hot where hot.job_id = calls.job_id and hot.row_state = 4 and hot.token = calls.token
+) order by job_id, fingerprint, ordinal for update of calls
+
+-- doubt_calls --
+-- The reserves of calls become doubts; $1 = [[call, 2 × doubt], …].
+update penstock.calls set
+    reserved_micros = 0, reserved_tokens = 0, doubt_micros = (call ->> 1)::bigint, doubt_tokens = (call ->> 2)::bigint
+from jsonb_array_elements($1::jsonb) as call where no = (call ->> 0)::bigint
+
+-- reset_accounts --
+-- Accounts begin at zero, but for what is reserved; $1 = [[scope, period, span, app], …].
+update penstock.accounts set
+    spent_micros = 0, spent_tokens = 0, bought = 0, reused = 0, resent = 0, estimated = 0, doubt_micros = 0,
+    doubt_tokens = 0
+from jsonb_array_elements($1::jsonb) as account
+where span = account ->> 2 and period = account ->> 1 and scope = account ->> 0 and app = account ->> 3
 
 -- calls_of_jobs --
 -- The first $2 calls of jobs, held until the commit; $1 = [job, …].
@@ -1861,14 +1938,16 @@ order by job_id, fingerprint, ordinal limit $2 for update
 -- Those of calls that have not ended; $1 = [call, …]; the columns of find_calls.
 select
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated,
+    doubts, doubt_micros, doubt_tokens, app
 from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb))) and ended_at is null
 
 -- sum_calls --
--- $1 = [call, …]: [bought, reused, micros, tokens, resent, estimated].
+-- $1 = [call, …]: [bought, reused, micros, tokens, resent, estimated, doubts, 2 × doubt].
 select
     coalesce(sum(bought), 0)::bigint, coalesce(sum(reused), 0)::bigint, coalesce(sum(used_micros), 0)::bigint,
-    coalesce(sum(used_tokens), 0)::bigint, coalesce(sum(resent), 0)::bigint, coalesce(sum(estimated), 0)::bigint
+    coalesce(sum(used_tokens), 0)::bigint, coalesce(sum(resent), 0)::bigint, coalesce(sum(estimated), 0)::bigint,
+    coalesce(sum(doubts), 0)::bigint, coalesce(sum(doubt_micros), 0)::bigint, coalesce(sum(doubt_tokens), 0)::bigint
 from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- drop_calls --
@@ -1876,7 +1955,8 @@ from penstock.calls where no = any(array(select value::bigint from jsonb_array_e
 delete from penstock.calls where no = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- jobs_with_calls --
--- The next $3 jobs with calls above an id, by skip-scan: [job, has it ended before $2, or is it not there].
+-- The next $3 jobs with calls above an id, by skip-scan: [job, has it ended before $2, or is it not there, and
+-- is it of app $4].
 with recursive found (job_id, n) as (
     (select job_id, 1 from penstock.calls where job_id > $1 order by job_id limit 1)
     union all
@@ -1886,7 +1966,7 @@ with recursive found (job_id, n) as (
 )
 select job_id, (select 1 from penstock.hot where hot.job_id = found.job_id) is null and coalesce(
     (select finished_at from penstock.ended where ended.job_id = found.job_id) < $2, true
-) from found
+) and coalesce((select jobs.app = $4::bigint from penstock.jobs where jobs.id = found.job_id), true) from found
 
 -- save_run --
 -- A run has been told of: it is the last one.
@@ -1915,10 +1995,11 @@ delete from penstock.accounts where span = any(array(select jsonb_array_elements
     and period = 'run' and reserved_micros = 0 and reserved_tokens = 0 and not exists (
         select 1 from penstock.account_changes where account_changes.span = accounts.span
             and account_changes.period = accounts.period and account_changes.scope = accounts.scope
+            and account_changes.app = accounts.app
     )
 
 -- has_old_days --
--- Are there accounts of days before $1?
+-- True if there are accounts of days before $1.
 select exists (select 1 from penstock.accounts where span < $1 and period = 'day')
     or exists (select 1 from penstock.account_changes where span < $1 and period = 'day')
 
@@ -1928,6 +2009,7 @@ delete from penstock.accounts where span < $1 and period = 'day' and reserved_mi
     and not exists (
         select 1 from penstock.account_changes where account_changes.span = accounts.span
             and account_changes.period = accounts.period and account_changes.scope = accounts.scope
+            and account_changes.app = accounts.app
     )
 
 -- forget_runs --
@@ -1946,15 +2028,15 @@ select worker, saved_at, document from penstock.run_parts where run_id = $1 orde
 -- Jobs by key that have not ended and do not run; nobody leases or ends them before we are done. Those that run are
 -- not waited for: so who arms does not wait for ticks.
 select hot.job_id from penstock.jobs join penstock.hot on hot.job_id = jobs.id
-where jobs.key = any($1::text[]) and hot.row_state + 0 <> 4 order by hot.job_id for update of hot
+where jobs.key = any($1::text[]) and jobs.app = $2 and hot.row_state + 0 <> 4 order by hot.job_id for update of hot
 
 -- hold_ended_units --
 -- Jobs by key that have ended; nobody puts them back before we are done.
 select ended.job_id from penstock.jobs join penstock.ended on ended.job_id = jobs.id
-where jobs.key = any($1::text[]) order by ended.job_id for update of ended
+where jobs.key = any($1::text[]) and jobs.app = $2 order by ended.job_id for update of ended
 
 -- find_units --
--- Jobs by key, as units if they are some; $1 = array of keys: [key, job, lane, row_state, due_at, partition, payload, app,
+-- Jobs of app $2 by key, as units if they are some; $1 = array of keys: [key, job, lane, row_state, due_at, partition, payload, app,
 -- timing, last_due_at, retired_at].
 select
     jobs.key, jobs.id, jobs.lane_id, now_.row_state, now_.due_at, jobs.partition, jobs.payload, units.app, units.timing,
@@ -1966,7 +2048,7 @@ join lateral (
     select row_state, due_at from penstock.ended where ended.job_id = jobs.id
 ) as now_ on true
 left join penstock.units on units.job_id = jobs.id
-where jobs.key = any($1::text[])
+where jobs.key = any($1::text[]) and jobs.app = $2
 
 -- insert_units --
 -- Jobs are units from now on; $1 = [[job, key, timing], …], $2 = app.
@@ -2080,12 +2162,18 @@ where job_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1
 select * from penstock.unit_rows where app = $1 and key > $2 order by key limit $3
 
 -- list_all_units --
--- Units above a key, at most $2.
-select * from penstock.unit_rows where key > $1 order by key limit $2
+-- Units above a key, about $2: all that share the last key.
+select * from penstock.unit_rows where key > $1 and key <= (
+    select max(key) from (select key from penstock.units where key > $1 order by key limit $2) as page
+) order by key, app
 
 -- read_unit --
--- One unit, by key.
+-- Units by key, of an app or of all.
 select * from penstock.unit_rows where key = $1
+    and ($2::bigint is null or app = (
+        select units.app from penstock.jobs join penstock.units on units.job_id = jobs.id
+        where jobs.key = $1 and jobs.app = $2
+    )) order by app
 
 -- read_cursors --
 -- Durable values, by name; $1 = [name, …].
@@ -2096,8 +2184,8 @@ select name, value from penstock.cursors where name = any(array(select jsonb_arr
 insert into penstock.preflights (unit, app, name, partition, value, error, checked_at)
 select one ->> 0, $2::text, one ->> 1, one ->> 2, one ->> 3, one ->> 4, (one ->> 5)::bigint
 from jsonb_array_elements($1::jsonb) as one
-on conflict (unit) do update set
-    app = excluded.app, name = excluded.name, partition = excluded.partition, value = excluded.value,
+on conflict (app, unit) do update set
+    name = excluded.name, partition = excluded.partition, value = excluded.value,
     error = excluded.error, checked_at = excluded.checked_at
 
 -- list_preflights --
@@ -2115,11 +2203,9 @@ where error is not null order by unit limit $1
 delete from penstock.preflights where app = $1 and checked_at < $2
 
 -- read_task_counts --
--- Counters by task.
+-- Counters by task, of an app or of all.
 select name, state, sum(n)::bigint from (
-    select name, state, n from penstock.counters where scope = 'task'
-    union all
-    select name, state, n from penstock.changes where scope = 'task'
+    select no, name, state, n from penstock.app_counts where $1::bigint is null or no = $1
 ) as counts group by name, state having sum(n) <> 0
 
 -- read_group_names --
@@ -2193,8 +2279,9 @@ select min(available_at) from firsts
 select count(*) from penstock.workers where ended_at is null and boot_id = $1 and expires_at > $2
 
 -- tasks_elsewhere --
--- What other live workers know.
+-- What other live workers of app $4 know, or of all.
 select tasks from penstock.workers where ended_at is null and boot_id = $1 and expires_at > $2 and id <> $3
+    and ($4::bigint is null or app = $4)
 
 -- read_run_counts --
 -- How many leases ended for good in a run, by end; $2 = [state, …].
@@ -2207,23 +2294,27 @@ select state, sum(n)::bigint from (
 ) as counts group by state
 
 -- anything_to_lease --
--- Would a lease call find something? $1 = now, $2, $3 = the server's life and time.
+-- True if a lease call would find something; $1 = now, $2, $3 = the server's life and time, $4 = app.
 select
-    exists (select 1 from penstock.ready_lanes where parked_on is null)
+    exists (select 1 from penstock.ready_lanes where parked_on is null and app = $4)
     or exists (select 1 from penstock.hot where row_state = 1 and available_at <= $1)
-    or exists (select 1 from penstock.hot where row_state = 3)
+    or exists (
+        select 1 from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
+        where hot.row_state = 3 and lanes.app = $4
+    )
     or exists (select 1 from penstock.open_keys) or exists (select 1 from penstock.settling)
     or exists (select 1 from penstock.reviving) or exists (select 1 from penstock.revivable)
     or exists (select 1 from penstock.workers where ended_at is null and (boot_id <> $2 or expires_at <= $3))
 
 -- read_job --
--- One job for people, by key.
-select * from penstock.job_rows where key = $1
+-- Jobs for people, by key, of an app or of all.
+select * from penstock.job_rows where key = $1 and ($2::bigint is null or app_no = $2) order by id
 
 -- list_jobs --
--- Jobs for people with ids above $1 up to $2; $3, $4 = bounds of row_state, $5 = task, $6 = most.
+-- Jobs for people with ids above $1 up to $2; $3, $4 = bounds of row_state, $5 = task, $6 = most, $7 = app.
 select * from penstock.job_rows
 where id > $1 and id <= $2 and row_state between $3 and $4 and ($5::text is null or task = $5)
+    and ($7::bigint is null or app_no = $7)
 order by id limit $6
 
 -- window_end --
@@ -2231,11 +2322,12 @@ order by id limit $6
 select max(id) from (select id from penstock.jobs where id > $1 order by id limit $2) as few
 
 -- list_unhappy --
--- Jobs for people above an id that ended otherwise than done; $2 = row_state, $3 = task, $4 = most.
+-- Jobs for people above an id that ended otherwise than done; $2 = row_state, $3 = task, $4 = most, $5 = app.
 select job_rows.* from (
     select ended.job_id from penstock.ended join penstock.jobs on jobs.id = ended.job_id
     join penstock.lanes on lanes.id = jobs.lane_id
     where ended.row_state >= 6 and ended.row_state = $2 and ended.job_id > $1 and ($3::text is null or lanes.task = $3)
+        and ($5::bigint is null or jobs.app = $5)
     order by ended.job_id limit $4
 ) as wanted join penstock.job_rows on job_rows.id = wanted.job_id order by job_rows.id
 
@@ -2253,10 +2345,10 @@ select min(job_id) from penstock.hot where row_state = 4 and job_id > $1
 
 -- keys_between --
 -- The first keys from $1 to before $2.
-select key from penstock.jobs where key >= $1 and key < $2 order by key limit $3
+select distinct key from penstock.jobs where key >= $1 and key < $2 order by key limit $3
 
 -- read_attempts --
--- The history of a job. Differs from sqlite because the row of its end is the history of its last attempt.
+-- The history of a job, by id. Differs from sqlite because the row of its end is the history of its last attempt.
 select history.token, coalesce(workers.id, 'worker ' || history.worker), history.outcome, history.started_at,
     history.ended_at, history.error
 from penstock.jobs cross join lateral (
@@ -2268,7 +2360,7 @@ from penstock.jobs cross join lateral (
         select 1 from penstock.attempts where attempts.job_id = ended.job_id and attempts.token = ended.token
     )
 ) as history left join penstock.workers on workers.no = history.worker
-where jobs.key = $1 order by history.token
+where jobs.id = $1 order by history.token
 
 -- read_dependencies --
 -- What a job waits for or waited for, open ones first, at most $2: [key, kind, row_state, open].
@@ -2298,16 +2390,16 @@ where held.limit_key = $1 order by held.job_id + 0, held.token limit $2
 -- check_task_counts --
 -- Counters that are not a count: [task, state, counted, kept].
 select name, state, sum(counted)::bigint, sum(kept)::bigint from (
-    select lanes.task as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
+    select case lanes.app when 1 then 'task' else 'task:' || lanes.app end as scope, lanes.task as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
         when row_state = 4 then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped'
         when row_state = 7 then 'error' else 'cancelled' end as state, count(*) as counted, 0 as kept
     from penstock.states join penstock.jobs on jobs.id = states.job_id join penstock.lanes on lanes.id = jobs.lane_id
-    group by 1, 2
+    group by 1, 2, 3
     union all
-    select name, state, 0, n from penstock.counters where scope = 'task'
+    select scope, name, state, 0, n from penstock.counters where scope = 'task' or starts_with(scope, 'task:')
     union all
-    select name, state, 0, n from penstock.changes where scope = 'task'
-) as counts group by name, state having sum(counted) <> sum(kept)
+    select scope, name, state, 0, n from penstock.changes where scope = 'task' or starts_with(scope, 'task:')
+) as counts group by scope, name, state having sum(counted) <> sum(kept)
 
 -- check_group_counts --
 -- Counters that are not a count: [group, state, counted, kept].
@@ -2382,13 +2474,15 @@ union all
 select call || ', which is forgotten,' from penstock.answers where not exists (select 1 from penstock.calls where calls.no = answers.call)
 
 -- check_reserves --
--- Accounts whose reserve is not that of their calls: [scope, period, span, counted, kept].
+-- Accounts whose reserve is not that of their calls: [app, scope, period, span, counted, kept].
 with unended as materialized (
     select * from penstock.calls where ended_at is null
 ), spans as (
     select no, 'run' as period, run_id as span from unended
     union all
     select no, 'day', day from unended
+    union all
+    select no, 'total', 'total' from unended
 ), scopes as (
     select no, 'all' as scope from unended
     union all
@@ -2398,16 +2492,16 @@ with unended as materialized (
     union all
     select no, 'task:' || task from unended
 )
-select scope, period, span, sum(micros) || ' and ' || sum(tokens), sum(kept_micros) || ' and ' || sum(kept_tokens)
+select app, scope, period, span, sum(micros) || ' and ' || sum(tokens), sum(kept_micros) || ' and ' || sum(kept_tokens)
 from (
-    select scopes.scope, spans.period, spans.span, unended.reserved_micros as micros, unended.reserved_tokens as tokens,
+    select unended.app, scopes.scope, spans.period, spans.span, unended.reserved_micros as micros, unended.reserved_tokens as tokens,
         0 as kept_micros, 0 as kept_tokens
     from unended join spans on spans.no = unended.no join scopes on scopes.no = unended.no
     union all
-    select scope, period, span, 0, 0, reserved_micros, reserved_tokens from penstock.accounts
+    select app, scope, period, span, 0, 0, reserved_micros, reserved_tokens from penstock.accounts
     union all
-    select scope, period, span, 0, 0, reserved_micros, reserved_tokens from penstock.account_changes
-) as sums group by scope, period, span having sum(micros) <> sum(kept_micros) or sum(tokens) <> sum(kept_tokens)
+    select app, scope, period, span, 0, 0, reserved_micros, reserved_tokens from penstock.account_changes
+) as sums group by app, scope, period, span having sum(micros) <> sum(kept_micros) or sum(tokens) <> sum(kept_tokens)
 
 -- check_call_counts --
 -- Figures of all calls that are not a count: [figure, counted, kept].
@@ -2424,7 +2518,17 @@ select state, sum(counted)::bigint, sum(kept)::bigint from (
     union all
     select 'estimated', coalesce(sum(estimated), 0), 0 from penstock.calls
     union all
+    select 'doubts', coalesce(sum(doubts), 0), 0 from penstock.calls
+    union all
+    select 'doubt_micros', coalesce(sum(doubt_micros), 0), 0 from penstock.calls
+    union all
+    select 'doubt_tokens', coalesce(sum(doubt_tokens), 0), 0 from penstock.calls
+    union all
     select 'unended', count(*), 0 from penstock.calls where ended_at is null
+    union all
+    select 'open_micros', coalesce(sum(reserved_micros), 0), 0 from penstock.calls where ended_at is null
+    union all
+    select 'open_tokens', coalesce(sum(reserved_tokens), 0), 0 from penstock.calls where ended_at is null
     union all
     select state, 0, n from penstock.counters where scope = 'calls'
     union all
@@ -2517,13 +2621,13 @@ select name, setting from pg_settings where name in ('fsync', 'full_page_writes'
 select count(*), current_setting('max_connections')::integer from pg_stat_activity where backend_type = 'client backend'
 
 -- doctor_may_create --
--- May this user make the store's schema, or fill the one that is there?
+-- Tells whether this user may make the store's schema, or fill the one that is there.
 select has_database_privilege(current_database(), 'create') or (
     to_regnamespace('penstock') is not null and has_schema_privilege('penstock', 'create')
 )
 
 -- doctor_rights --
--- May this user use the tables? [table, may it].
+-- The tables, and whether this user may use each: [table, may it].
 select relname, has_table_privilege(oid, 'select, insert, update, delete')
 from pg_class where relnamespace = to_regnamespace('penstock') and relkind = 'r' and relname <> 'schema_versions'
 
@@ -2545,3 +2649,153 @@ from (select 1) as one left join lateral (
 -- Dead and live rows of the hot table, as the server counts them.
 select coalesce(sum(n_dead_tup), 0)::bigint, coalesce(sum(n_live_tup), 0)::bigint from pg_stat_user_tables
 where schemaname = 'penstock' and relname = 'hot'
+
+-- check_apps --
+-- Jobs and lanes that belong to different apps, or to none.
+select jobs.key from penstock.jobs join penstock.lanes on lanes.id = jobs.lane_id
+where jobs.app <> lanes.app or not exists (select 1 from penstock.apps where apps.no = jobs.app)
+union all
+select jobs.key from penstock.hot join penstock.jobs on jobs.id = hot.job_id where hot.lane_id <> jobs.lane_id
+
+-- list_apps --
+-- Apps, by name: [number, name, last seen, workers that are alive]; $1, $2 = the server's life and time.
+select no, name, greatest(
+    coalesce(seen_at, 0), coalesce((select max(started_at) from penstock.workers where workers.app = apps.no), 0)
+), (
+    select count(*) from penstock.workers
+    where workers.app = apps.no and ended_at is null and boot_id = $1 and expires_at > $2
+)
+from penstock.apps order by name
+
+-- read_app --
+-- The number of an app.
+select no from penstock.apps where name = $1
+
+-- add_app --
+-- An app signs on for the first time.
+insert into penstock.apps (no, name) select 1 + max(no), $1 from penstock.apps on conflict (name) do nothing
+
+-- name_app --
+-- Gives an app another name.
+update penstock.apps set name = $2 where no = $1
+
+-- see_app --
+-- An app has signed on.
+update penstock.apps set seen_at = $2 where no = $1
+
+-- rename_units --
+-- Units of an app under its new name.
+update penstock.units set app = $2 where app = $1
+
+-- rename_preflights --
+-- What was checked for an app, under its new name; what that one has checked itself stays.
+update penstock.preflights set app = $2 where app = $1
+    and not exists (select 1 from penstock.preflights as other where other.app = $2 and other.unit = preflights.unit)
+
+-- rename_plans --
+-- Plans of an app under its new name.
+update penstock.plans set app = $2 where app = $1
+
+-- is_app_named --
+-- True if the store names another app than $1 that something belongs to.
+select exists (select 1 from penstock.apps where name not in ('', $1))
+    or exists (select 1 from penstock.units where app <> $1) or exists (select 1 from penstock.plans where app <> $1)
+
+-- movable_jobs --
+-- The next jobs of app $1 above an id that belong to another app, by unit or plan, or are of its tasks $4, or of any if that is
+-- null: [id, key, lane, row_state, task, group, limit_keys, kind]. $2 = above, $3 = the last to look at, $5 = the name of the
+-- other. Nobody leases, ends or puts them back before we are done.
+select jobs.id, jobs.key, jobs.lane_id, states.row_state, lanes.task, lanes.grp, lanes.limit_keys, lanes.kind
+from penstock.jobs join penstock.lanes on lanes.id = jobs.lane_id join penstock.states on states.job_id = jobs.id
+where jobs.id > $2 and jobs.id <= $3 and jobs.app = $1 and (
+    $4::jsonb is null
+    or lanes.kind = 'tick' and exists (select 1 from penstock.units where units.job_id = jobs.id and units.app = $5)
+    or lanes.kind in ('slice', 'step') and exists (
+        select 1 from penstock.plans where plans.id = jobs.plan_id and plans.app = $5
+    )
+    or lanes.kind not in ('tick', 'slice', 'step')
+    and lanes.task = any(array(select jsonb_array_elements_text($4::jsonb)))
+) order by jobs.id
+
+-- hold_movable --
+-- Jobs of app $1 from above $2 to $3 that have not ended; nobody leases or ends them before we are done.
+select hot.job_id from penstock.hot join penstock.jobs on jobs.id = hot.job_id
+where jobs.app = $1 and hot.job_id > $2 and hot.job_id <= $3 order by hot.job_id for update of hot
+
+-- is_named_in --
+-- True if units or plans of the app of name $2 have jobs of app $1.
+select exists (
+    select 1 from penstock.units join penstock.jobs on jobs.id = units.job_id where units.app = $2 and jobs.app = $1
+) or exists (
+    select 1 from penstock.plans join penstock.jobs on jobs.plan_id = plans.id where plans.app = $2 and jobs.app = $1
+)
+
+-- taken_keys --
+-- Of these keys, those that app $2 has; $1 = [key, …].
+select key from penstock.jobs where key = any(array(select jsonb_array_elements_text($1::jsonb))) and app = $2
+
+-- move_jobs --
+-- Jobs go to another app; $1 = [[job, lane], …], $2 = app.
+with moved as materialized (
+    select (job ->> 0)::bigint as id, (job ->> 1)::bigint as lane_id from jsonb_array_elements($1::jsonb) as job
+), placed as (
+    update penstock.hot set lane_id = moved.lane_id from moved where hot.job_id = moved.id
+)
+update penstock.jobs set app = $2, lane_id = moved.lane_id from moved where jobs.id = moved.id
+
+-- common_key --
+-- The first key that two apps both have.
+select jobs.key from penstock.jobs join penstock.jobs as other on other.key = jobs.key and other.app = $2
+where jobs.app = $1 limit 1
+
+-- cursors_and_datasets --
+-- The names of all cursors, and those of all datasets with slices: [name, is it a dataset].
+select name, 0 from penstock.cursors union all select distinct dataset, 1 from penstock.manifests
+
+-- move_cursor --
+-- A cursor goes to another app, unless it has one.
+update penstock.cursors set name = $2
+where name = $1 and not exists (select 1 from penstock.cursors as other where other.name = $2)
+
+-- move_slices --
+-- Slices of a dataset go to another app, at most $3.
+update penstock.manifests set dataset = $2
+where id in (select id from penstock.manifests where dataset = $1 limit $3)
+
+-- app_counts --
+-- Counters by app: [app, task, state, jobs].
+select no, name, state, sum(n)::bigint from penstock.app_counts group by no, name, state having sum(n) <> 0
+
+-- rename_calls --
+-- Calls of an app under its new name.
+update penstock.calls set app = $2 where app = $1
+
+-- rename_accounts --
+-- What an app has spent counts under its new name, beside what was spent there.
+insert into penstock.accounts (
+    scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated, doubt_micros, doubt_tokens
+)
+select
+    scope, period, span, $2::text, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated, doubt_micros, doubt_tokens
+from penstock.accounts where app = $1
+on conflict (span, period, scope, app) do update set
+    spent_micros = accounts.spent_micros + excluded.spent_micros,
+    spent_tokens = accounts.spent_tokens + excluded.spent_tokens,
+    reserved_micros = accounts.reserved_micros + excluded.reserved_micros,
+    reserved_tokens = accounts.reserved_tokens + excluded.reserved_tokens,
+    bought = accounts.bought + excluded.bought,
+    reused = accounts.reused + excluded.reused,
+    resent = accounts.resent + excluded.resent,
+    estimated = accounts.estimated + excluded.estimated,
+    doubt_micros = accounts.doubt_micros + excluded.doubt_micros,
+    doubt_tokens = accounts.doubt_tokens + excluded.doubt_tokens
+
+-- forget_accounts --
+-- The accounts of an app that has another name now.
+delete from penstock.accounts where app = $1
+
+-- rename_account_changes --
+-- Changes of accounts that are not merged yet, under the new name of their app.
+update penstock.account_changes set app = $2 where app = $1

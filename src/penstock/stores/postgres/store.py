@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from penstock.clock import BootTime, Clock
 from penstock.errors import StoreClosed, StoreError
@@ -93,10 +93,12 @@ class PostgresStore(SqlStore):
         self._last_request = request
         if self._writer.is_idle:  # else what comes before changes the answers
             self._sessions[0].expect(partial(self._first_questions, request))
-        return self._writer.submit(lambda tx: self._lease(tx, request), atomic=True)
+        return self._submit(
+            lambda tx: self._lease(cast("PostgresTransaction", tx), request), atomic=True
+        )
 
     def _opening(self, jobs: Sequence[NewJob]) -> Callable[[], None] | None:
-        foreseen = enqueue.foreseen_alone(jobs, PostgresTransaction.lane_text)
+        foreseen = enqueue.foreseen_alone(jobs, PostgresTransaction.lane_text, self._no)
         if foreseen is None:
             return None
         return lambda: self._sessions[0].expect(lambda life, at: (("insert_job", foreseen(at)),))
@@ -107,8 +109,8 @@ class PostgresStore(SqlStore):
         groups = min(GROUPS_PER_LEASE, request.limit)
         return (
             ("worker_row", (request.worker, life, at)),
-            ("lease_view", (life, at)),
-            ("ready_heads", (self._cursor.group, groups, as_json(request.tasks))),
+            ("lease_view", (life, at, self._no)),
+            ("ready_heads", (self._cursor.group, groups, as_json(request.tasks), self._no)),
         )
 
     def _lease(self, tx: PostgresTransaction, request: LeaseRequest) -> LeaseBatch:
@@ -174,7 +176,7 @@ class PostgresStore(SqlStore):
 
     def _anything_to_lease(self) -> bool:
         now, boot = self._times()
-        return bool(self._reader.value("anything_to_lease", now, boot.boot_id, boot.at))
+        return bool(self._reader.value("anything_to_lease", now, boot.boot_id, boot.at, self._no))
 
     def close(self) -> None:
         if os.getpid() != self._pid:

@@ -187,19 +187,19 @@ class PostgresTransaction(Transaction):
     def row(self, query: str, *parameters: object) -> Row | None:
         found = super().row(query, *parameters)
         if query == "insert_job" and found is not None:
-            self.witness = "was_created", (parameters[0], self.now)
+            self.witness = "was_created", (parameters[0], self.now, self.app)
             self._arrived(found[0], int(str(parameters[3])), int(str(parameters[6])))
         return found
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-        found = {key: (id_, state) for key, id_, state in self.rows("hold_jobs", texts(keys))}
+        held = self.rows("hold_jobs", texts(keys), self.app)
+        found = {key: (id_, state) for key, id_, state in held}
         missing = [key for key in keys if key not in found]
         if missing:
-            found |= {
-                key: (id_, state) for key, id_, state in self.rows("jobs_by_key", texts(missing))
-            }
+            ended = self.rows("jobs_by_key", texts(missing), self.app)
+            found |= {key: (id_, state) for key, id_, state in ended}
         missing = [key for key in missing if key not in found]
-        if missing and self.rows("known_keys", texts(missing)):
+        if missing and self.rows("known_keys", texts(missing), self.app):
             raise Contended("A job was retried while another was being made to wait for it.")
         return found
 
@@ -220,7 +220,7 @@ class PostgresTransaction(Transaction):
         jobs = []
         for row in rows:
             lane_id = row[3]
-            task, group, limited, kind = facts[lane_id]
+            task, group, limited, kind, _ = facts[lane_id]
             job = LeasedJob(row[0], row[1], row[2], task, group, lane_id, *row[4:13])
             job.limited, job.kind = limited, kind
             jobs.append(job)
@@ -233,15 +233,18 @@ class PostgresTransaction(Transaction):
     def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
         return  # they are
 
-    def take_suspect(self, job_id: int, no: int) -> LeasedJob | None:
-        found = self.rows("take_suspect", job_id, no, self.now)
-        if found:
-            self.witness = "was_leased", (job_id, found[0][1], no)
-        if not found:
-            return None
-        job = LeasedJob(*found[0])
-        job.kind = JobKind(job.kind)
-        return job
+    def rename_accounts(self, old: str, new: str) -> None:
+        self.run("rename_account_changes", old, new)
+        super().rename_accounts(old, new)
+
+    def take_suspects(self, job_ids: Sequence[int], no: int) -> list[LeasedJob]:
+        jobs = [
+            LeasedJob(*row) for row in self.rows("take_suspects", numbers(job_ids), no, self.now)
+        ]
+        for job in jobs:
+            job.kind = JobKind(job.kind)
+            self.witness = "was_leased", (job.id, job.token, no)
+        return jobs
 
     def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
         self.ran_short([lane_id for lane_id, _, _ in rows])
@@ -295,15 +298,16 @@ class PostgresTransaction(Transaction):
         return [(parent, child) for parent, child in self.rows("close_edges", as_json(edges))]
 
     @staticmethod
-    def lane_text(spec: LaneSpec) -> str:
+    def lane_text(spec: LaneSpec, app: int) -> str:
         """Its digest where it is long: an index holds no more than 2,704 bytes."""
-        text = Transaction.lane_text(spec)
+        text = Transaction.lane_text(spec, app)
         data = text.encode()
         return text if len(data) <= SPEC_BYTES else f"#{blake2b(data, digest_size=32).hexdigest()}"
 
-    def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
+    def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str, int]]:
         return {
-            lane: (task, group) for lane, (task, group, _, _) in self._lane_facts(lanes).items()
+            lane: (task, group, app)
+            for lane, (task, group, _, _, app) in self._lane_facts(lanes).items()
         }
 
     def _lane_facts(self, lanes: Iterable[int]) -> dict[int, LaneFacts]:
@@ -312,7 +316,7 @@ class PostgresTransaction(Transaction):
         missing = wanted - known.keys()
         if missing:
             for lane, *facts in self.rows("lane_facts", numbers(missing)):
-                known[lane] = (facts[0], facts[1], facts[2], JobKind(facts[3]))
+                known[lane] = (facts[0], facts[1], facts[2], JobKind(facts[3]), facts[4])
         return {lane: known[lane] for lane in wanted if lane in known}
 
     def _look_for_heads(self, lane_ids: Sequence[int]) -> None:
@@ -470,7 +474,7 @@ class PostgresTransaction(Transaction):
         for part in bulk_insert.slices(rows):
             created |= self._insert_slice(part)
         if created:
-            self.witness = "was_created", (next(iter(created)), self.now)
+            self.witness = "was_created", (next(iter(created)), self.now, self.app)
             for lane_id, priority, due_at in {(row[1], row[3], row[6]) for row in rows}:
                 self._arrived(lane_id, priority, due_at)
         return created
@@ -490,9 +494,9 @@ class PostgresTransaction(Transaction):
         created: dict[str, int]
         (_, _, _, _, _, state, due_at, _, _), *others = rows
         if all(row[5] == state and row[6] == due_at for row in others):
-            created = dict(self._with_lanes("accept_jobs", *columns, state, due_at))
+            created = dict(self._with_lanes("accept_jobs", *columns, state, due_at, self.app))
         else:
-            created = dict(self._with_lanes("insert_jobs", *columns))
+            created = dict(self._with_lanes("insert_jobs", *columns, self.app))
             if created:
                 self.run("place_jobs", *bulk_insert.places(rows, created), self.now)
         self._keys_were_new = self._keys_were_new is not False and len(created) == len(rows)
@@ -505,7 +509,7 @@ class PostgresTransaction(Transaction):
         self._still_time()
         try:
             with self._cursor.copy(self._queries["copy_jobs"]) as copy:
-                for piece in bulk_insert.jobs_copied(rows, ids, self.now):
+                for piece in bulk_insert.jobs_copied(rows, ids, self.now, self.app):
                     copy.write(piece)
                 places = bulk_insert.hot_copied(rows, ids, self.now)
         except psycopg.errors.UniqueViolation as error:
@@ -608,7 +612,8 @@ class PostgresTransaction(Transaction):
         """Held first and read afterwards: what is read is not older than the lock."""
         wanted, held, running = texts(keys), set[int](), int(RowState.IN_PROGRESS)
         questions = [
-            (query, (wanted,)) for query in ("hold_units", "hold_ended_units", "find_units")
+            (query, (wanted, self.app))
+            for query in ("hold_units", "hold_ended_units", "find_units")
         ]
         for _ in range(LOOKS_MAX):
             self._still_time()

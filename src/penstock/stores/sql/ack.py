@@ -26,7 +26,7 @@ from penstock.stores.sql.enqueue import enqueue
 from penstock.stores.sql.journal import forget_calls, spoil
 from penstock.stores.sql.row_state import OF_STATE, RowState
 from penstock.stores.sql.statements import as_json
-from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.transaction import Transaction, scoped
 
 RETRY = "retry"  # the outcome of an attempt that was not the last
 
@@ -180,7 +180,7 @@ def _apply(tx: Transaction, end: JobEnd, effect: Effect) -> None:
     if isinstance(effect, EnqueueJobs):
         enqueue(tx, effect.jobs)
     elif isinstance(effect, SetCursor):
-        tx.units.cursors[effect.name] = effect.value
+        tx.units.cursors[scoped(tx.app, effect.name)] = effect.value
     elif isinstance(effect, ForgetCalls):
         forget_calls(tx, [end.job.id])
 
@@ -199,7 +199,7 @@ def fail_and_retry(
 
 
 def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
-    """End one attempt of a worker badly."""
+    """Fail one attempt of a worker: its job is queued again, or ends in error."""
     ref = failure.ref
     again_at = tx.now + round(failure.delay_seconds * MICROSECONDS)
     error = as_json(failure.error)

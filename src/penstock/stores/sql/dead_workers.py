@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes back the jobs of dead workers; a poison job runs alone, then ends."""
+"""Takes back the jobs of dead workers, and finds those that kill them.
+
+What may have killed a worker is a suspect: it runs again in quarantine, with others of its cell
+only. If they kill again, cells become smaller, until the culprit is alone; then it ends.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, WorkerId
 from penstock.model.lease import JobFailure, JobRef
 from penstock.model.views import Progress
-from penstock.stores.protocol import LOSSES_BEFORE_SOLO, MAX_CRASHES_BY_EXPIRY, SWEEP_SLICE
+from penstock.stores.protocol import (
+    EXPIRIES_BEFORE_SUSPECT,
+    LOSSES_BEFORE_SUSPECT,
+    MAX_CRASHES_BY_EXPIRY,
+    SWEEP_SLICE,
+)
 from penstock.stores.sql.ack import fail, free_keys, let_go
 from penstock.stores.sql.dependants import note_ended
 from penstock.stores.sql.row_state import RowState
@@ -20,6 +31,8 @@ from penstock.stores.sql.transaction import Transaction
 
 WORKER_ROWS_KEPT_SECONDS = 24 * 3600
 SWEEP_WORKERS = 16  # expired workers that one lease call looks at
+ALONE = 0  # the cell of those that run by themselves
+CELLS_OF_A_WORKER = SWEEP_SLICE  # its number times this is the first cell of what it held
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,58 +103,119 @@ def _end_worker(tx: Transaction, no: int) -> None:
     tx.forget_alive()
 
 
+class _Held(NamedTuple):
+    """A lease of a worker that is gone; the order of columns in `leased_by`."""
+
+    id: JobId
+    token: int
+    lane_id: int
+    limited: bool
+    losses: int
+    crashes: int
+    cell: int | None  # of a suspect
+
+    @property
+    def ref(self) -> JobRef:
+        return JobRef(self.id, self.token)
+
+
+class _Verdict(NamedTuple):
+    """What becomes of a job whose worker is gone."""
+
+    held: _Held
+    losses: int
+    outcome: str = ""  # of its attempt; nothing if it had none
+    accused: bool = False  # it may have killed the worker
+
+    @property
+    def crashed(self) -> bool:
+        """It was alone, so it was the one."""
+        return self.accused and self.held.cell == ALONE
+
+    @property
+    def crashes(self) -> int:
+        return self.held.crashes + self.crashed
+
+
 def _take_back(tx: Transaction, no: int, run_id: str, fate: _Fate, most: int) -> int:
-    leased = tx.array("leased_by", no, most)
-    back: list[tuple[int, int, int, int]] = []
-    freed: list[tuple[int, int]] = []
-    crashed: list[tuple[int, int, int, int]] = []
-    for job_id, token, solo, lane_id, losses, crashes, limited in leased:
-        ran_alone = bool(solo) and (fate.expired or JobRef(job_id, token) in fate.started)
-        if solo and fate.died and not ran_alone:
-            # Its body had ended, or not begun; but again and again is no chance.
-            losses += 1
-            if losses >= LOSSES_BEFORE_SOLO:
-                ran_alone, losses = True, 0
-        if ran_alone and fate.same_boot:
-            crashes += 1
-        if ran_alone and fate.same_boot and crashes >= fate.max_crashes:
-            crashed.append((job_id, token, lane_id, crashes))
-        else:
-            ref = JobRef(job_id, token)
-            state, losses = _judge(fate, ref, bool(solo), losses)
-            if ran_alone and fate.same_boot:
-                _write(tx, ref, no, "crashed", _crash(crashes, fate.cause))
-            elif fate.expired or ref in fate.started:
-                _write(tx, ref, no, "lost", _loss(fate.cause))
-            back.append((job_id, int(state), losses, crashes))
-            tx.move(lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
-            tx.touch(lane_id)
-        if limited:
-            freed.append((job_id, token))
+    leased = [_Held(*row) for row in tx.array("leased_by", no, most)]
+    verdicts = [_judge(fate, held) for held in leased]
+    cells = _divide([one.held for one in verdicts if one.accused], no, seen=not fate.expired)
+    back: list[tuple[int, int, int, int, int]] = []
+    for one in verdicts:
+        held = one.held
+        if one.crashed and one.crashes >= fate.max_crashes:
+            _end_crashed(tx, no, run_id, one, fate.cause)
+            continue
+        cell = cells.get(held.id, held.cell)
+        state = RowState.READY if cell is None else RowState.SUSPECT
+        if one.crashed:
+            _write(tx, held.ref, no, "crashed", _crash(one.crashes, fate.cause))
+        elif one.outcome:
+            _write(tx, held.ref, no, one.outcome, _loss(fate.cause))
+        back.append((held.id, int(state), one.losses, one.crashes, cell or ALONE))
+        tx.move(held.lane_id, JobState.IN_PROGRESS, JobState.QUEUED)
+        tx.touch(held.lane_id)
     if back:
         tx.run("take_back", as_json(back), tx.now)
         tx.made_work = True
-    for job_id, token, lane_id, crashes in crashed:
-        error = _crash(crashes, fate.cause)
-        tx.run("end_crashed", job_id, as_json(error), crashes, tx.now)
-        _write(tx, JobRef(JobId(job_id), token), no, str(JobState.ERROR), error)
-        tx.move(lane_id, JobState.IN_PROGRESS, JobState.ERROR)
-        tx.ended_in_run(run_id, JobState.ERROR)
-        note_ended(tx, [job_id])
-    free_keys(tx, freed)
+    free_keys(tx, [(held.id, held.token) for held in leased if held.limited])
     return len(leased)
 
 
-def _judge(fate: _Fate, ref: JobRef, solo: bool, losses: int) -> tuple[RowState, int]:
-    """Where a job goes whose worker is gone."""
-    if solo or ref in fate.started:
-        return RowState.SUSPECT, losses
+def _judge(fate: _Fate, held: _Held) -> _Verdict:
+    """Judge one lease by what is known of its worker's end."""
+    losses = held.losses
+    ran = fate.expired or held.ref in fate.started
+    outcome = "lost" if ran else ""
     if not fate.died:
-        return RowState.READY, 0
-    if not fate.same_boot:
-        return RowState.READY, losses
+        return _Verdict(held, losses if held.cell is not None else 0)
+    if not fate.same_boot:  # the whole machine went down
+        return _Verdict(held, losses, outcome)
+    if ran and (held.cell is not None or not fate.expired):
+        return _Verdict(held, losses, outcome, accused=True)
+    # Nobody saw it run: its body had ended, or not begun; but again and again is no chance.
     losses += 1
-    return (RowState.SUSPECT if losses >= LOSSES_BEFORE_SOLO else RowState.READY), losses
+    often = EXPIRIES_BEFORE_SUSPECT if fate.expired else LOSSES_BEFORE_SUSPECT
+    accused = losses >= often
+    return _Verdict(held, 0 if accused and held.cell is not None else losses, outcome, accused)
+
+
+def _divide(accused: Sequence[_Held], no: int, *, seen: bool) -> dict[JobId, int]:
+    """The cells in which those that may have killed worker `no` run again."""
+    found: dict[JobId, int] = {}
+    cell = no * CELLS_OF_A_WORKER
+    for former in sorted(
+        {held.cell for held in accused}, key=lambda one: -1 if one is None else one
+    ):
+        mates = [held.id for held in accused if held.cell == former]
+        parts = 1 if former == ALONE else _parts(len(mates), first=former is None, seen=seen)
+        for part in range(parts):
+            members = mates[len(mates) * part // parts : len(mates) * (part + 1) // parts]
+            together = len(members) > 1 and former != ALONE
+            found.update(dict.fromkeys(members, cell if together else ALONE))
+            cell += together
+    return found
+
+
+def _parts(count: int, *, first: bool, seen: bool) -> int:
+    """Into how many cells suspects of one death are divided.
+
+    A death that was seen cost one worker: they run all together, then in halves. One that nobody
+    saw took the whole run along, so in two steps everybody is alone.
+    """
+    if seen:
+        return 1 if first else 2
+    return math.isqrt(count - 1) + 1 if first else count
+
+
+def _end_crashed(tx: Transaction, no: int, run_id: str, verdict: _Verdict, cause: str) -> None:
+    held, error = verdict.held, _crash(verdict.crashes, cause)
+    tx.run("end_crashed", held.id, as_json(error), verdict.crashes, tx.now)
+    _write(tx, held.ref, no, str(JobState.ERROR), error)
+    tx.move(held.lane_id, JobState.IN_PROGRESS, JobState.ERROR)
+    tx.ended_in_run(run_id, JobState.ERROR)
+    note_ended(tx, [held.id])
 
 
 def _crash(crashes: int, cause: str) -> AttemptError:

@@ -28,23 +28,23 @@ def revive_later(tx: Transaction, job_ids: Iterable[int]) -> None:
     tx.run("revive_later", as_json(list(job_ids)))
 
 
-def revive(tx: Transaction, budget: int) -> bool:
-    """Put back what is left to be, as far as the budget goes; True if some is left."""
+def revive(tx: Transaction, most: int) -> bool:
+    """Put back what is left to be, about so many rows; True if some is left."""
     count, collected = 0, False
-    while budget > 0:
+    while most > 0:
         if not collected:
-            edges, collected = _collect(tx, budget)
-            budget -= edges
+            edges, collected = _collect(tx, most)
+            most -= edges
             if not collected:
                 continue
-        judged = tx.array("next_revivable", max(budget, 1))
+        judged = tx.array("next_revivable", max(most, 1))
         if not judged:
             break
         failpoints.hit("revive.in_tx")
         now = _independent(judged)
         put_back, collected = _judge(tx, now)
         count += put_back
-        budget -= len(now) + STEP_COST
+        most -= len(now) + STEP_COST
     if count:
         tx.run("write_meta", TOTAL, str(total(tx) + count))
     return bool(tx.value("is_reviving"))
@@ -130,22 +130,22 @@ def settle(tx: Transaction) -> bool:
     return bool(tx.value("is_reviving")) and tx.is_my_turn() and revive(tx, left)
 
 
-def _tell(tx: Transaction, budget: int) -> int:
-    """Tell dependants; what is left of the budget, 0 or less if there may be more to tell."""
-    while budget > 0:
-        ended = tx.array("take_settling", budget)
+def _tell(tx: Transaction, most: int) -> int:
+    """Tell dependants; how many rows are left of `most`, 0 or less if there may be more to tell."""
+    while most > 0:
+        ended = tx.array("take_settling", most)
         if not ended:
             break
-        edges = tx.array("edges_to_settle", as_json(ended), budget)
-        all_told = len(edges) < budget
+        edges = tx.array("edges_to_settle", as_json(ended), most)
+        all_told = len(edges) < most
         told = ended if all_told else [job_id for job_id in ended if job_id < edges[-1][0]]
         if told:
             tx.run("drop_settling", as_json(told))
         failpoints.hit("settle.in_tx")
-        budget -= len(edges) + STEP_COST
-        if not _tell_some(tx, edges) and all_told and len(ended) < budget:
+        most -= len(edges) + STEP_COST
+        if not _tell_some(tx, edges) and all_told and len(ended) < most:
             break
-    return budget
+    return most
 
 
 def _tell_some(tx: Transaction, edges: Sequence[Sequence[Any]]) -> bool:

@@ -89,7 +89,9 @@ def _arrive(tx: Transaction, jobs: Sequence[_Placed]) -> None:
 def _insert_alone(tx: Transaction, job: NewJob) -> bool:
     """The short way for one new job in a known lane; False if it has to go the long way."""
     state, due_at = _first_state(job, tx.now)
-    row = tx.row("insert_job", *_row_alone(job, tx.lane_text(_spec(job)), state, due_at, tx.now))
+    row = tx.row(
+        "insert_job", *_row_alone(job, tx.lane_text(_spec(job), tx.app), state, due_at, tx.now)
+    )
     if row is None:
         return False
     failpoints.hit("enqueue.in_tx")
@@ -102,12 +104,12 @@ def _insert_alone(tx: Transaction, job: NewJob) -> bool:
 
 
 def foreseen_alone(
-    jobs: Sequence[NewJob], lane_text: Callable[[LaneSpec], str]
+    jobs: Sequence[NewJob], lane_text: Callable[[LaneSpec, int], str], app: int
 ) -> Callable[[int | None], tuple[object, ...]] | None:
     """What `insert_job` will be asked with at a time; None where that is not certain."""
     if len(jobs) != 1 or jobs[0].after or jobs[0].delay_seconds > 0:
         return None
-    job, lane = jobs[0], lane_text(_spec(jobs[0]))
+    job, lane = jobs[0], lane_text(_spec(jobs[0]), app)
     return lambda now: _row_alone(job, lane, RowState.READY, now, now)
 
 
@@ -138,7 +140,7 @@ def _first_state(job: NewJob, now: int) -> tuple[RowState, int]:
 
 def lanes_of(tx: Transaction, specs: Set[LaneSpec]) -> dict[LaneSpec, int]:
     """The lanes that a batch needs, made if need be."""
-    texts = {tx.lane_text(spec): spec for spec in specs}
+    texts = {tx.lane_text(spec, tx.app): spec for spec in specs}
     return {texts[text]: lane_id for text, lane_id in tx.lane_ids(texts).items()}
 
 

@@ -24,9 +24,26 @@ from penstock.model.journal import (
     IntentVerdict,
 )
 from penstock.model.run import RunPart
-from penstock.model.spending import DAY_MICROS, Account, Amount, Balance, Budget, Period, utc_day
+from penstock.model.spending import (
+    DAY_MICROS,
+    TOTAL_SPAN,
+    Account,
+    Amount,
+    Balance,
+    Budget,
+    Period,
+    utc_day,
+)
 from penstock.model.views import Progress
-from penstock.stores.call_rules import NOTHING, CallBook, CallRow, Change, Place, budgeted
+from penstock.stores.call_rules import (
+    NOTHING,
+    CallBook,
+    CallRow,
+    Change,
+    Place,
+    Sums,
+    budgeted,
+)
 from penstock.stores.protocol import CALLS_DROPPED, CALLS_SLICE, DAYS_KEPT, RUNS_KEPT
 from penstock.stores.sql.statements import Row, Statements, as_json
 from penstock.stores.sql.transaction import Transaction
@@ -34,18 +51,21 @@ from penstock.stores.sql.transaction import Transaction
 
 def call_row(row: Row) -> CallRow:
     """A call from the columns of `find_calls`."""
-    return CallRow(
+    run_id, day, task, provider, model = row[6:11]
+    found = CallRow(
         row[0],
         CallKey(JobId(row[1]), row[2], row[3]),
         CallState(row[4]),
         row[5],
-        Place(*row[6:11]),
+        Place(run_id, day, task, provider, model, row[24]),
         row[11],
         row[12],
         Amount(row[13], row[14]),
         Amount(row[15], row[16]),
-        *row[17:],
     )
+    found.bought, found.reused, found.resent, found.estimated, found.doubts = row[17:22]
+    found.doubt = Amount(row[22], row[23])
+    return found
 
 
 def intend(
@@ -89,16 +109,17 @@ def _balances(tx: Transaction, accounts: Sequence[Account]) -> dict[Account, Cha
 
 def account_row(row: Row) -> tuple[Account, Change]:
     """An account from its columns."""
-    scope, period, span, *change = row
-    return Account(scope, Period(period), span), Change(*change)
+    scope, period, span, app, *change = row
+    return Account(scope, Period(period), span, app), Change(*change)
 
 
 def _new_columns(row: CallRow) -> Row:
-    return (*row.key, *_reopened_columns(row))
+    return (*row.key, row.token, *row.place, row.begun_at, *row.reserved, row.resent)
 
 
 def _reopened_columns(row: CallRow) -> Row:
-    return (row.token, *row.place, row.begun_at, *row.reserved, row.resent)
+    begun = (row.token, *row.place, row.begun_at, *row.reserved, row.resent)
+    return (*begun, row.doubts, *row.doubt)
 
 
 def answered(tx: Transaction, answers: Sequence[Answer]) -> None:
@@ -170,24 +191,29 @@ def _drop_answers(tx: Transaction, book: CallBook) -> None:
 
 
 def forget_calls(tx: Transaction, jobs: Iterable[int]) -> int:
-    """Forget calls of these jobs, at most CALLS_DROPPED; how many. Reserves are given back."""
+    """Forget calls of these jobs, at most CALLS_DROPPED; how many.
+
+    Those of unknown fate stay counted where they were reserved.
+    """
     found = tx.array("calls_of_jobs", as_json([*jobs]), CALLS_DROPPED)
     if not found:
         return 0
     calls = as_json(found)
     for row in map(call_row, tx.array("unended_calls", calls)):
-        tx.sums.give_back(row)
-    ((bought, reuses, micros, tokens, resent, estimated),) = tx.rows("sum_calls", calls)
-    tx.sums.forget(bought, reuses, Amount(micros, tokens), resent, estimated)
+        tx.sums.abandon(row)
+    (sums,) = tx.rows("sum_calls", calls)
+    tx.sums.forget(sums)
     tx.run("drop_answers", calls)
     tx.run("drop_calls", calls)
     return len(found)
 
 
-def prune_calls(tx: Transaction, before: int, after: JobId) -> tuple[Progress, JobId]:
-    """Forget the calls of the next jobs with calls that ended long ago, or are not there."""
+def prune_calls(
+    tx: Transaction, before: int, after: JobId, app: int | None
+) -> tuple[Progress, JobId]:
+    """Forget calls of the next jobs, of an app or of all, that ended long ago or are not there."""
     tx.one_at_a_time()
-    seen = tx.array("jobs_with_calls", after, before, CALLS_SLICE)
+    seen = tx.array("jobs_with_calls", after, before, CALLS_SLICE, app)
     if not seen:
         _forget_days(tx)
         return Progress(0, more=False), after
@@ -242,25 +268,60 @@ def answer_of(reader: Statements, key: CallKey) -> Answer | None:
 
 def figures_of(reader: Statements, job: JobId | None) -> CallFigures:
     if job is not None:
-        ((bought, reused, in_doubt, micros, tokens, resent, estimated),) = reader.rows(
+        ((bought, reused, in_doubt, micros, tokens, resent, estimated, *doubt),) = reader.rows(
             "sum_calls_of", job
         )
-        return CallFigures(bought, reused, in_doubt, Amount(micros, tokens), resent, estimated)
-    in_hand = reader.value("count_in_hand")
+        used = Amount(micros, tokens)
+        return CallFigures(bought, reused, in_doubt, used, resent, estimated, Amount(*doubt))
+    in_hand = [sum(column) for column in zip(*(row[-3:] for row in _in_hand(reader)), strict=True)]
     counts: Counter[str] = Counter(dict(reader.rows("read_call_counts")))
+    # Two statements, and others go on meanwhile.
+    opened = [counts[figure] for figure in ("unended", "open_micros", "open_tokens")]
+    left = [max(kept - hand, 0) for kept, hand in zip(opened, in_hand or (0, 0, 0), strict=True)]
     return CallFigures(
         bought=counts["bought"],
         reused=counts["reused"],
-        in_doubt=max(counts["unended"] - in_hand, 0),  # two statements, and others go on meanwhile
+        in_doubt=counts["doubts"] + left[0],
         spent=Amount(counts["micros"], counts["tokens"]),
         resent=counts["resent"],
         estimated=counts["estimated"],
+        doubt=Amount(counts["doubt_micros"] + left[1], counts["doubt_tokens"] + left[2]),
     )
 
 
+def _in_hand(reader: Statements) -> list[Row]:
+    """Calls that the present leases of their jobs have begun and not ended, by their places."""
+    return reader.rows("sum_in_hand")
+
+
+def reset_totals(tx: Transaction, app: str, scope: str | None) -> list[Balance]:
+    """Let totals of an app begin at zero; what they held. What is in flight is settled in them."""
+    tx.one_at_a_time()
+    rows = map(call_row, tx.array("doubtful_calls", app))
+    book = CallBook({row.key: row for row in rows}, tx.sums, tx.now)
+    book.doubt()
+    if book.changed:
+        doubts = [(row.no, *row.doubt) for row in book.changed.values()]
+        tx.run("doubt_calls", as_json(doubts))
+    tx.add_up_accounts()
+    found = [
+        change.as_balance(account, change.reserved)
+        for account, change in map(account_row, tx.rows("list_accounts", as_json([TOTAL_SPAN])))
+        if account.app == app and scope in (None, account.scope)
+    ]
+    tx.run("reset_accounts", as_json([one.account for one in found]))
+    return found
+
+
 def balances_of(reader: Statements, spans: Sequence[str]) -> list[Balance]:
+    in_hand = Sums()
+    for *place, _, micros, tokens in _in_hand(reader):
+        in_hand.claim(Place(*place), Amount(micros, tokens))
+    held = in_hand.by_account()
     rows = map(account_row, reader.rows("list_accounts", as_json(spans)))
-    return [change.as_balance(account) for account, change in rows]
+    return [
+        change.as_balance(account, held.get(account, NOTHING).reserved) for account, change in rows
+    ]
 
 
 def newest_runs(reader: Statements, limit: int) -> list[str]:
@@ -280,9 +341,10 @@ def broken_calls(reader: Statements) -> Iterator[str]:
     """Every broken invariant of the journal, as sentences."""
     for (name,) in reader.rows("check_calls"):
         yield f"Call {name} contradicts itself, or its answer does."
-    for scope, period, span, counted, kept in reader.rows("check_reserves"):
+    for app, scope, period, span, counted, kept in reader.rows("check_reserves"):
         yield (
-            f"The account {scope} of the {period} {span} has {kept} reserved, its calls {counted}."
+            f"The account {scope} of the {period} {span} of app {app!r} has {kept} reserved, "
+            f"its calls {counted}."
         )
     for figure, counted, kept in reader.rows("check_call_counts"):
         yield f"The counter of calls {figure!r} is {kept}, a count gives {counted}."

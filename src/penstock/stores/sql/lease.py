@@ -10,6 +10,7 @@ Shares by weight inside a worker are those of `admission/tasks/queue.py` and `po
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import msgspec
@@ -19,10 +20,12 @@ from penstock.errors import LeaseLost
 from penstock.model.job import PAYLOAD_BYTES_MAX, JobState, LeasedJob
 from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest, dimension_key
 from penstock.stores.protocol import (
+    CELLS_PER_LEASE,
     GROUPS_PER_LEASE,
     LANES_PER_LEASE,
     LEASE_BYTES_MAX,
     PROMOTE_SLICE,
+    SUSPECTS_PER_LEASE,
 )
 from penstock.stores.sql.dead_workers import sweep
 from penstock.stores.sql.dependants import settle
@@ -159,7 +162,7 @@ class _View(NamedTuple):
 
 
 def _look(tx: Transaction) -> _View:
-    return _View(*tx.rows("lease_view", tx.boot.boot_id, tx.boot.at)[0])
+    return _View(*tx.rows("lease_view", tx.boot.boot_id, tx.boot.at, tx.app)[0])
 
 
 def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseBatch:
@@ -175,8 +178,8 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
     jobs: list[LeasedJob] = []
     if view.paused:
         more = False
-    elif request.solo:
-        jobs = _lease_suspect(tx, request, alive[0])
+    elif request.quarantine:
+        jobs = _lease_cell(tx, request, alive[0])
         more = more or bool(jobs)
     else:
         tasks = as_json(request.tasks)
@@ -241,7 +244,9 @@ def _unpark(tx: Transaction, request: LeaseRequest, tasks: str) -> bool:
             if room.caps[key] <= 0:
                 tx.run("park_for_good", key)
             continue
-        woken = tx.run("unpark_lanes", key, tasks, LANES_PER_LEASE if free is None else free)
+        woken = tx.run(
+            "unpark_lanes", key, tasks, LANES_PER_LEASE if free is None else free, tx.app
+        )
         if not tx.value("is_parked_on", key):
             tx.run("close_key", key)
         elif woken:
@@ -290,7 +295,8 @@ def _with_siblings(tx: Transaction, heads: list[_Lane], tasks: str) -> list[_Lan
     if not wider:
         return heads
     per_group = max(1, LANES_PER_LEASE // len(heads))
-    siblings = [_Lane(*row) for row in tx.array("ready_lanes", as_json(wider), per_group, tasks)]
+    rows = tx.array("ready_lanes", as_json(wider), per_group, tasks, tx.app)
+    siblings = [_Lane(*row) for row in rows]
     if len(siblings) >= per_group:
         tx.had_their_turn([lane.id for lane in siblings])
     return [lane for lane in heads if lane.ready_lanes <= 1] + siblings
@@ -314,11 +320,11 @@ def _park(
 
 def _next_heads(tx: Transaction, cursor: LeaseCursor, tasks: str, most: int) -> list[_Lane]:
     """The first ready lanes of the next groups of the round; it begins again at its end."""
-    heads = [_Lane(*row) for row in tx.array("ready_heads", cursor.group, most, tasks)]
+    heads = [_Lane(*row) for row in tx.array("ready_heads", cursor.group, most, tasks, tx.app)]
     if len(heads) < most and cursor.group:
         known = {lane.group for lane in heads}
-        first = [_Lane(*row) for row in tx.array("ready_heads", "", most - len(heads), tasks)]
-        heads += [lane for lane in first if lane.group not in known]
+        rows = tx.array("ready_heads", "", most - len(heads), tasks, tx.app)
+        heads += [lane for row in rows if (lane := _Lane(*row)).group not in known]
     return heads
 
 
@@ -330,7 +336,7 @@ def _go_on(tx: Transaction, cursor: LeaseCursor, last: str) -> None:
     if last <= cursor.group:
         cursor.end = ""  # it has begun again on the way
     if last and not cursor.end:
-        cursor.end = tx.first("last_ready_group") or last
+        cursor.end = tx.first("last_ready_group", tx.app) or last
     if last >= cursor.end:
         last = cursor.end = ""
     cursor.group = last
@@ -437,26 +443,65 @@ def _take(tx: Transaction, lanes: Sequence[_Lane], no: int, cursor: LeaseCursor)
     return jobs
 
 
-def _lease_suspect(tx: Transaction, request: LeaseRequest, no: int) -> list[LeasedJob]:
-    for job_id, keys_text in tx.rows("next_suspect", as_json(request.tasks)):
-        keys = _decode_keys(keys_text)
-        if keys:
-            room = _Room(tx, request, keys)
+class _Suspect(NamedTuple):
+    """The order of columns in `list_suspects`."""
+
+    cell: int
+    id: int
+    keys_text: str
+    bytes: int
+
+    @property
+    def mates(self) -> tuple[int, int]:
+        """Equal for those that may run together; in cell 0 everybody is alone."""
+        return self.cell, 0 if self.cell else self.id
+
+
+def _lease_cell(tx: Transaction, request: LeaseRequest, no: int) -> list[LeasedJob]:
+    """Suspects of one cell: the first of which some may run now."""
+    if request.limit < 1:
+        return []
+    tasks = as_json(request.tasks)
+    found = tx.array("list_suspects", tasks, request.cell, SUSPECTS_PER_LEASE, tx.app)
+    cells = groupby((_Suspect(*row) for row in found), key=lambda one: one.mates)
+    for _, members in islice(cells, CELLS_PER_LEASE):
+        chosen = _choose_suspects(tx, request, list(members))
+        jobs = tx.take_suspects(list(chosen), no) if chosen else []
+        held = [(job.id, job.token, key) for job in jobs for key in chosen[job.id]]
+        if held:
+            tx.run("hold_keys", as_json(held))
+        for job in jobs:
+            tx.move(job.lane_id, JobState.QUEUED, JobState.IN_PROGRESS)
+        if jobs:
+            return jobs
+    return []
+
+
+def _choose_suspects(
+    tx: Transaction, request: LeaseRequest, members: Sequence[_Suspect]
+) -> dict[int, list[str]]:
+    """Those of a cell that fit, with their limit keys."""
+    keys_of = {one.id: _decode_keys(one.keys_text) for one in members}
+    keys = sorted({key for keys in keys_of.values() for key in keys})
+    room = _Room(tx, request, keys) if keys else None
+    chosen: dict[int, list[str]] = {}
+    left = LEASE_BYTES_MAX
+    for one in members:
+        if len(chosen) == request.limit or (chosen and one.bytes > left):
+            break
+        keys = keys_of[one.id]
+        if room is not None:
             if room.is_busy(keys) or room.full(keys) is not None:
                 continue
-        job = tx.take_suspect(job_id, no)
-        if job is None:
-            continue
-        if keys:
-            tx.run("hold_keys", as_json([(job.id, job.token, key) for key in keys]))
-        tx.move(job.lane_id, JobState.QUEUED, JobState.IN_PROGRESS)
-        return [job]
-    return []
+            room.take(keys, 1)
+        chosen[one.id] = keys
+        left -= one.bytes
+    return chosen
 
 
 def _name_blocked(tx: Transaction, request: LeaseRequest, tasks: str) -> tuple[BlockedKey, ...]:
     """The full keys that lanes of this worker's tasks wait for, with their holders."""
-    keys = tx.array("parked_keys", tasks)
+    keys = tx.array("parked_keys", tasks, tx.app)
     if not keys:
         return ()
     room = _Room(tx, request, keys, to_tell=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.errors import KeyOfSeveralApps
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobKind, JobState
 from penstock.model.lease import JobRef, Verdict
 from penstock.model.views import Retried, Settled
@@ -14,15 +15,25 @@ from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
 
+OWNER = 25  # the column of `job_rows` that names the app
 
-def cancel(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
-    """Cancel jobs that have not ended."""
+
+def refuse_several(key: str, apps: Sequence[str]) -> None:
+    """Raise if jobs of this key belong to several apps, and nobody has said which is meant."""
+    if len(apps) > 1:
+        raise KeyOfSeveralApps(key, tuple(sorted(apps)))
+
+
+def cancel(tx: Transaction, keys: Sequence[str], app: int | None) -> frozenset[str]:
+    """Cancel jobs of an app that have not ended; of any, if only one has such a job."""
     cancelled: dict[str, int] = {}
     for key in keys:
-        row = tx.row("open_job", key)
-        if row is None:
+        rows = tx.rows("open_job", key, app)
+        if len(rows) > 1:
+            refuse_several(key, [found[OWNER] for found in tx.rows("read_job", key, None)])
+        if not rows:
             continue
-        job_id, lane_id, row_state, token, worker, kind = row
+        job_id, lane_id, row_state, token, worker, kind = rows[0]
         tx.run("cancel_job", job_id, tx.now)
         tx.run("close_edges_of", as_json([job_id]))
         if row_state == RowState.IN_PROGRESS:
@@ -62,13 +73,13 @@ def go_on(tx: Transaction) -> Settled:
 
 
 def retry_failed(
-    tx: Transaction, task: str | None, max_attempts: int | None, after_id: JobId
+    tx: Transaction, task: str | None, max_attempts: int | None, after_id: JobId, app: int | None
 ) -> Retried:
     """Put one slice of failed jobs back; what was skipped because of them follows in slices."""
     tx.one_at_a_time()
     if settle(tx):  # whoever is not told yet that a job failed cannot be put back
         return Retried(0, total(tx), more=True, last=after_id)
-    seen = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE)
+    seen = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE, app)
     failed = [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted]
     if failed:
         tx.hold("hold_settling", as_json([job_id for job_id, _ in failed]))

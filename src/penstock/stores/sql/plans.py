@@ -108,7 +108,7 @@ def begin_plan(tx: Transaction, plan_id: str, run_id: str) -> bool:
     tx.plans_change()
     if not tx.run("begin_plan", plan_id, run_id, tx.now):
         return False
-    row = tx.row("open_job", f"{BUILD}{plan_id}:start")
+    row = tx.row("open_job", f"{BUILD}{plan_id}:start", tx.app)
     if row is not None and row[2] in _QUEUED:
         job_id, lane_id, row_state, *_ = row
         if tx.lane_names([lane_id])[lane_id][0] == START:

@@ -35,16 +35,19 @@ class _Old(NamedTuple):
     edges: int  # counted up to MANY_EDGES in each direction
 
 
-def purge(tx: Transaction, before: int, after: EndMark) -> tuple[Progress, EndMark]:
-    """Forget what may be forgotten of the next jobs that ended long ago."""
+def purge(
+    tx: Transaction, before: int, after: EndMark, app: int | None
+) -> tuple[Progress, EndMark]:
+    """Forget what may be forgotten of the next jobs that ended long ago, of an app or of all."""
     tx.one_at_a_time()
     if settle(tx):  # what is still to be told or put back must not be forgotten
         return Progress(0, more=True), after
-    seen = [_Old(*row) for row in tx.array("old_jobs", before, *after, CHORE_SLICE, MANY_EDGES)]
+    rows = tx.array("old_jobs", before, *after, CHORE_SLICE, MANY_EDGES, app)
+    seen = [_Old(*row) for row in rows]
     if not seen:
         purge_plans(tx, before)
         return Progress(0, more=False), after
-    if seen[0].edges >= MANY_EDGES and _strip(tx, seen[0]):
+    if seen[0].edges >= MANY_EDGES and seen[0].free and _strip(tx, seen[0]):
         return Progress(0, more=True), after  # it is the first again, with fewer edges
     visited = _few_edges(seen)
     free = {job.id for job in visited if job.free and job.edges < MANY_EDGES}
@@ -105,7 +108,7 @@ def _forget(tx: Transaction, old: Sequence[_Old]) -> None:
 
 def forget_lanes(tx: Transaction, lanes: Set[int]) -> None:
     """Forget lanes that jobs have left, and their groups, where no job is left in the group."""
-    groups = {group for _, group in tx.lane_names(lanes).values()}
+    groups = {group for _, group, _ in tx.lane_names(lanes).values()}
     tx.add_up_counts()
     tx.flush_heads()
     states = as_json(list(JobState))

@@ -17,7 +17,7 @@ class RowState(IntEnum):
     WAITING = 0
     DELAYED = 1  # queued, not due
     READY = 2  # queued, due
-    SUSPECT = 3  # queued, must run alone
+    SUSPECT = 3  # queued, must run in quarantine
     IN_PROGRESS = 4
     DONE = 5
     SKIPPED = 6

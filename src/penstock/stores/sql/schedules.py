@@ -16,11 +16,11 @@ from penstock.model.job import AttemptError, JobKind, JobState
 from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.stores.group_commit import Contended
 from penstock.stores.sql.enqueue import lanes_of
-from penstock.stores.sql.operator import cancel
+from penstock.stores.sql.operator import cancel, refuse_several
 from penstock.stores.sql.retention import forget_lanes
 from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import Row, Statements, as_json
-from penstock.stores.sql.transaction import LaneSpec, Transaction
+from penstock.stores.sql.transaction import LaneSpec, Transaction, scoped, unscoped
 
 UNITS_READ = 1_000  # at once
 FAILING_UNITS_MAX = 1_000  # that are told of
@@ -37,9 +37,11 @@ def units_of(reader: Statements, app: str | None, after_key: str, limit: int) ->
     return [_view(row) for row in rows]
 
 
-def unit_of(reader: Statements, key: str) -> UnitView | None:
-    row = reader.row("read_unit", key)
-    return None if row is None else _view(row)
+def unit_of(reader: Statements, key: str, app: int | None) -> UnitView | None:
+    """A unit of an app; of any, if only one has such a unit."""
+    units = [_view(row) for row in reader.rows("read_unit", key, app)]
+    refuse_several(key, [unit.app for unit in units])
+    return units[0] if units else None
 
 
 def failing_units_of(reader: Statements) -> tuple[UnitView, ...]:
@@ -52,8 +54,10 @@ def failing_units_of(reader: Statements) -> tuple[UnitView, ...]:
     return tuple(found[:FAILING_UNITS_MAX])
 
 
-def cursors_of(reader: Statements, names: Sequence[str]) -> dict[str, str]:
-    return dict(reader.array("read_cursors", as_json(names)))
+def cursors_of(reader: Statements, names: Sequence[str], app: int) -> dict[str, str]:
+    """Those of these cursors of an app that are set."""
+    rows = reader.array("read_cursors", as_json([scoped(app, name) for name in names]))
+    return {unscoped(name)[1]: value for name, value in rows}
 
 
 def preflights_of(
@@ -318,7 +322,7 @@ def retire_units(tx: Transaction, keys: Sequence[str]) -> int:
     if not units:
         return 0
     running = [one.key for one in units if one.row_state == RowState.IN_PROGRESS]
-    if cancel(tx, running) != frozenset(running):
+    if cancel(tx, running, tx.app) != frozenset(running):
         raise Contended("A unit ended by itself while it was to be retired.")
     _cancel_at_rest(tx, [one for one in units if one.row_state < RowState.IN_PROGRESS])
     failed = [one for one in units if one.row_state == RowState.ERROR]

@@ -12,18 +12,20 @@ from penstock.model.views import Progress
 from penstock.stores.protocol import DatasetView, SlicePage, SliceRange, SliceRow
 from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import Row, Statements, as_json
-from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.transaction import Transaction, scoped, unscoped
 from penstock.stores.sql.views import SqlReader
 
 _TOTAL, _COMMITTED = -1, -2  # instead of a state, in the rows of `count_plan_jobs`
 
 
-def page_of(reader: SqlReader, dataset: str, start: int, end: int, limit: int) -> SlicePage:
-    return _page(reader.slice_rows("read_slices", dataset, start, end, limit))
+def page_of(
+    reader: SqlReader, app: int, dataset: str, start: int, end: int, limit: int
+) -> SlicePage:
+    return _page(reader.slice_rows("read_slices", scoped(app, dataset), start, end, limit))
 
 
-def ranges_of(reader: SqlReader, ranges: Sequence[SliceRange]) -> SlicePage:
-    wanted = [(one.dataset, one.first, one.last) for one in ranges]
+def ranges_of(reader: SqlReader, app: int, ranges: Sequence[SliceRange]) -> SlicePage:
+    wanted = [(scoped(app, one.dataset), one.first, one.last) for one in ranges]
     return _page(reader.slice_rows("read_ranges", as_json(wanted)))
 
 
@@ -41,10 +43,14 @@ def paths_of(reader: Statements, dataset: str, after: int, limit: int) -> list[t
     return [(row_id, document) for row_id, document in rows]
 
 
-def datasets_of(reader: Statements) -> list[DatasetView]:
+def datasets_of(reader: Statements, app: int | None) -> list[DatasetView]:
+    """Datasets with something committed, of an app or of all."""
     return [
-        DatasetView(name=name, slices=slices, first_at=first_at, last_at=last_at, seq=seq)
+        DatasetView(
+            name=unscoped(name)[1], slices=slices, first_at=first_at, last_at=last_at, seq=seq
+        )
         for name, slices, first_at, last_at, seq in reader.rows("list_datasets")
+        if app is None or unscoped(name)[0] == app
     ]
 
 
@@ -53,8 +59,8 @@ def plan_of(reader: Statements, plan_id: str) -> PlanRow | None:
     return None if row is None else _plan(row)
 
 
-def open_plans_of(reader: Statements, digest: str | None) -> list[PlanRow]:
-    return [_plan(row) for row in reader.rows("list_open_plans", digest)]
+def open_plans_of(reader: Statements, digest: str | None, app: str | None) -> list[PlanRow]:
+    return [_plan(row) for row in reader.rows("list_open_plans", digest, app)]
 
 
 def states_of(reader: Statements, plan_id: str) -> list[LevelStates]:
@@ -102,7 +108,7 @@ def plan_jobs_of(
 def _slice(row: Row) -> SliceRow:
     dataset, at, built, basis, seq, plan_id, level, job_id, document = row
     return SliceRow(
-        dataset=dataset,
+        dataset=unscoped(dataset)[1],
         at=at,
         built=built,
         basis=basis,
@@ -159,7 +165,7 @@ def apply(tx: Transaction, job_id: JobId, effects: Sequence[Effect]) -> None:
     staged = [effect for effect in effects if isinstance(effect, StageManifest)]
     levels = [effect for effect in effects if isinstance(effect, CommitLevel)]
     if staged:
-        tx.slices.staged(job_id, staged)
+        tx.slices.staged(tx.app, job_id, staged)
         tx.passed.append("dataset.staged")
     for level in levels:
         tx.slices.commits(level)

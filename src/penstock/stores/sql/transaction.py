@@ -69,18 +69,19 @@ class SliceTallies:
     rows: dict[Row, Row] = field(default_factory=dict)
     levels: list[tuple[str, int, int]] = field(default_factory=list)  # with their number
 
-    def staged(self, job_id: int, effects: Sequence[StageManifest]) -> None:
-        """One job leaves these; all that are visible at once have one number."""
+    def staged(self, app: int, job_id: int, effects: Sequence[StageManifest]) -> None:
+        """One job of an app leaves these; all that are visible at once have one number."""
         number: int | None = None
         for one in effects:
             visible = one.commit or (one.plan_id, one.level) in self.committed
             if visible and number is None:
                 self.numbers += 1
                 number = self.numbers
-            slice_ = (one.dataset, one.at)
+            dataset = scoped(app, one.dataset)
+            slice_ = (dataset, one.at)
             place = slice_ if visible else (*slice_, one.plan_id, one.level)
             self.rows[place] = (
-                one.dataset,
+                dataset,
                 one.at,
                 one.version,
                 one.basis,
@@ -126,6 +127,24 @@ class SliceTallies:
 
 LaneSpec = tuple[str, str, tuple[str, ...], JobKind]  # task, group, limit keys, kind
 
+UNOWNED = 1  # the first app; it has no name where nobody has taken over what was there before apps
+
+
+def scoped(app: int, name: str) -> str:
+    """How the cursor or dataset of an app is known in a store.
+
+    The first app's have the name that they had, so that nothing need be written anew for it.
+    """
+    return name if app == UNOWNED else f"@{app}/{name}"
+
+
+def unscoped(name: str) -> tuple[int, str]:
+    """The app that such a name belongs to, and what the app calls it."""
+    if not name.startswith("@"):
+        return UNOWNED, name
+    app, _, own = name[1:].partition("/")
+    return int(app), own
+
 
 class PayloadsTooLarge(Exception):
     """The jobs that were asked for do not fit into one answer."""
@@ -137,11 +156,12 @@ class Transaction(Statements):
     def __init__(self, now: int, boot: BootTime) -> None:
         self.now = now
         self.boot = boot
+        self.app = UNOWNED  # whose operation runs; all of a transaction are of one store handle
         self.made_work = False  # somebody may have something to lease now
         self.passed: list[str] = []  # failpoints to pass once this is durable
         self._touched: set[int] = set()
         self._moves: dict[tuple[int, JobState], int] = {}
-        self._arrivals: dict[tuple[str, str, JobState], int] = {}
+        self._arrivals: dict[tuple[str, str, int, JobState], int] = {}
         self._run_moves: dict[tuple[str, JobState], int] = {}
         self._alive: dict[WorkerId, tuple[int, str] | None] = {}
         self._sums: Sums | None = None  # of calls that cost money
@@ -157,7 +177,7 @@ class Transaction(Statements):
         wanted = as_json([(text, s[0], s[1], as_json(s[2]), s[3]) for text, s in specs.items()])
         found = self.array("lane_ids", wanted)
         if len(found) < len(specs):
-            self.run("ensure_lanes", wanted)
+            self.run("ensure_lanes", wanted, self.app)
             found = self.array("lane_ids", wanted)
         return dict(found)
 
@@ -170,7 +190,7 @@ class Transaction(Statements):
 
     @abstractmethod
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Key → id and row state; none of them ends before this transaction does."""
+        """Key → id and row state of jobs of our app; none of them ends before we do."""
 
     @abstractmethod
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
@@ -184,9 +204,14 @@ class Transaction(Statements):
     def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
         """The worker holds what was taken."""
 
+    def rename_accounts(self, old: str, new: str) -> None:
+        """Count what an app has spent under its new name."""
+        self.run("rename_accounts", old, new)
+        self.run("forget_accounts", old)
+
     @abstractmethod
-    def take_suspect(self, job_id: int, no: int) -> LeasedJob | None:
-        """Lease a suspect; None if somebody was faster."""
+    def take_suspects(self, job_ids: Sequence[int], no: int) -> list[LeasedJob]:
+        """Lease suspects, by id; without those for which somebody was faster."""
 
     @abstractmethod
     def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
@@ -233,8 +258,8 @@ class Transaction(Statements):
         self.run("change_calls", as_json(rows))
 
     def find_units(self, keys: Sequence[str]) -> list[Row]:
-        """Jobs of these keys, as they are until the commit; the columns of the statement."""
-        return self.array("find_units", as_json(keys))
+        """Jobs of our app by key, as they are until the commit; the columns of the statement."""
+        return self.array("find_units", as_json(keys), self.app)
 
     def replan_jobs(self, rows: Sequence[Row]) -> None:
         """Units that do not run are planned otherwise: [job, lane, partition, payload]."""
@@ -245,9 +270,9 @@ class Transaction(Statements):
         self.run("start_units", as_json(rows), self.now)
 
     @staticmethod
-    def lane_text(spec: LaneSpec) -> str:
-        """What a lane is known by: all but its kind, which follows from its task."""
-        return as_json(spec[:3])
+    def lane_text(spec: LaneSpec, app: int) -> str:
+        """What a lane is known by: all but its kind, which follows from its task, and its app."""
+        return as_json(spec[:3] if app == UNOWNED else (*spec[:3], app))
 
     def note_purged(self, rows: str) -> None:
         """Remember the highest of these ids, so that it is not given again."""
@@ -317,7 +342,7 @@ class Transaction(Statements):
 
     def is_ready(self, tasks: str, *, gave: bool) -> bool:
         """Whether a job of these tasks may be ready; `gave`: no lane that gave some was parked."""
-        return bool(self.value("is_ready", tasks))
+        return bool(self.value("is_ready", tasks, self.app))
 
     def free_keys(self, refs: Sequence[tuple[int, int]]) -> None:
         """Leases of limited jobs are over: their keys have room, and parked lanes may try again."""
@@ -353,8 +378,8 @@ class Transaction(Statements):
             moves[lane_id, target] = moves.get((lane_id, target), 0) + count
 
     def arrive(self, task: str, group: str, state: JobState, count: int = 1) -> None:
-        """New jobs of a known task and group are in this state."""
-        key = (task, group, state)
+        """New jobs of our app, of a known task and group, are in this state."""
+        key = (task, group, self.app, state)
         self._arrivals[key] = self._arrivals.get(key, 0) + count
 
     def ended_in_run(self, run_id: str, state: JobState, count: int = 1) -> None:
@@ -376,8 +401,9 @@ class Transaction(Statements):
     def _merged_counts(self) -> str | None:
         """The change of the counters since the last time, as a batch; None without one."""
         counts: dict[tuple[str, str, str], int] = {}
-        for (task, group, state), n in (*self._arrivals.items(), *self._named_moves()):
-            counts["task", state, task] = counts.get(("task", state, task), 0) + n
+        for (task, group, app, state), n in (*self._arrivals.items(), *self._named_moves()):
+            scope = "task" if app == UNOWNED else f"task:{app}"
+            counts[scope, state, task] = counts.get((scope, state, task), 0) + n
             counts["group", state, group] = counts.get(("group", state, group), 0) + n
         for (run_id, state), n in self._run_moves.items():
             counts["run", state, run_id] = n
@@ -410,7 +436,7 @@ class Transaction(Statements):
         """The same, and bring the counters of everybody up to date."""
         self.flush_counts()
 
-    def _named_moves(self) -> list[tuple[tuple[str, str, JobState], int]]:
+    def _named_moves(self) -> list[tuple[tuple[str, str, int, JobState], int]]:
         moves = {key: n for key, n in self._moves.items() if n}
         if not moves:
             return []
@@ -420,11 +446,11 @@ class Transaction(Statements):
             raise InternalError(f"Jobs moved in lanes that do not exist: {lanes - set(names)}.")
         return [((*names[lane_id], state), n) for (lane_id, state), n in moves.items()]
 
-    def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str]]:
-        """Task and group of lanes."""
+    def lane_names(self, lanes: Iterable[int]) -> dict[int, tuple[str, str, int]]:
+        """Task, group and app of lanes."""
         return {
-            lane: (task, group)
-            for lane, task, group in self.array("lane_names", as_json(sorted(lanes)))
+            lane: (task, group, app)
+            for lane, task, group, app in self.array("lane_names", as_json(sorted(lanes)))
         }
 
     def finish(self) -> None:

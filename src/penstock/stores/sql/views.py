@@ -48,6 +48,7 @@ from penstock.stores.protocol import (
     JobFilter,
 )
 from penstock.stores.sql.journal import broken_calls
+from penstock.stores.sql.operator import OWNER, refuse_several
 from penstock.stores.sql.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.schedules import broken_units
 from penstock.stores.sql.statements import Row, Statements, as_json
@@ -70,11 +71,12 @@ _JUMPS: dict[JobState | None, str] = {
 class SqlReader(Statements):
     """Answers questions by short reads; how they are run is the backend's."""
 
-    def stats(self, now: int, boot: BootTime) -> Stats:
+    def stats(self, now: int, boot: BootTime, app: int | None) -> Stats:
+        """The queue in numbers; states and tasks are those of an app, or of all."""
         tasks: dict[str, dict[JobState, int]] = {}
         schedules: dict[str, dict[JobState, int]] = {}
         states = dict.fromkeys(JobState, 0)
-        for task, state, n in self.rows("read_task_counts"):
+        for task, state, n in self.rows("read_task_counts", app):
             if kind_of_name(task) is JobKind.TICK:
                 schedules.setdefault(task, {})[JobState(state)] = n
                 continue
@@ -95,7 +97,7 @@ class SqlReader(Statements):
             oldest_ready_seconds=None if oldest is None else max(now - oldest, 0) / MICROSECONDS,
             next_due_at=self.value("next_due"),
             delayed=max(0, self.value("count_delayed", DELAYED_IN_STATS + armed, now) - armed),
-            suspects=self.value("count_suspects"),
+            suspects=self.value("count_suspects", app),
             workers=self.value("count_workers", boot.boot_id, boot.at),
             paused=self._is_paused(),
             schedules=schedules,
@@ -112,42 +114,50 @@ class SqlReader(Statements):
             for (name,) in self.rows("read_group_names", state, GROUPS_IN_STATS)
         ]
 
-    def outlook(self, worker: WorkerId, run_id: str, boot: BootTime) -> Outlook:
+    def outlook(self, worker: WorkerId, run_id: str, boot: BootTime, app: int | None) -> Outlook:
+        """What is left to do of an app, or of all."""
         open_by_task: dict[str, dict[JobState, int]] = {}
-        for task, state, n in self.rows("read_task_counts"):
+        for task, state, n in self.rows("read_task_counts", app):
             if state in _OPEN:
                 open_by_task.setdefault(task, {})[JobState(state)] = n
         ends = as_json(list(TERMINAL))
         elsewhere: set[str] = set()
-        for (tasks,) in self.rows("tasks_elsewhere", boot.boot_id, boot.at, worker):
+        for (tasks,) in self.rows("tasks_elsewhere", boot.boot_id, boot.at, worker, app):
             elsewhere.update(_decode_names(tasks))
         return Outlook(
             open_by_task=open_by_task,
             next_due_at=self.value("next_due"),
-            suspects=self.value("count_suspects"),
+            suspects=self.value("count_suspects", app),
             served_elsewhere=frozenset(elsewhere),
             ended_in_run={JobState(s): n for s, n in self.rows("read_run_counts", run_id, ends)},
             paused=self._is_paused(),
         )
 
-    def job(self, key: str) -> Job | None:
-        found = self.rows("read_job", key)
+    def job(self, key: str, app: int | None) -> Job | None:
+        """A job of an app; of any, if only one has a job of this key."""
+        found = self.rows("read_job", key, app)
+        refuse_several(key, [row[OWNER] for row in found])
         return _job(found[0]) if found else None
 
-    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> list[Job]:
+    def jobs(self, wanted: JobFilter, after_id: JobId, limit: int, app: int | None) -> list[Job]:
         if wanted.state in _UNHAPPY:
             low = int(OF_STATE[wanted.state])
-            rows = self.rows("list_unhappy", after_id, low, wanted.task, limit)
+            rows = self.rows("list_unhappy", after_id, low, wanted.task, limit, app)
             return [_job(row) for row in rows]
         low, high = 0, int(RowState.CANCELLED)
         if wanted.state is JobState.QUEUED:
             low, high = int(RowState.DELAYED), int(RowState.SUSPECT)
         elif wanted.state is not None:
             low = high = int(OF_STATE[wanted.state])
-        return [_job(row) for row in self._walk(wanted, after_id, limit, low, high)]
+        return [_job(row) for row in self._walk(wanted, after_id, limit, (low, high), app)]
 
     def _walk(
-        self, wanted: JobFilter, after_id: JobId, limit: int, low: int, high: int
+        self,
+        wanted: JobFilter,
+        after_id: JobId,
+        limit: int,
+        states: tuple[int, int],
+        app: int | None,
     ) -> list[Row]:
         """Look through jobs by id in short reads; where a read finds none, jump to the next one.
 
@@ -159,7 +169,8 @@ class SqlReader(Statements):
             end = self.value("window_end", at, WINDOW_JOBS)
             if end is None:
                 break
-            rows = self.rows("list_jobs", at, end, low, high, wanted.task, limit - len(found))
+            most = limit - len(found)
+            rows = self.rows("list_jobs", at, end, *states, wanted.task, most, app)
             found += rows
             at = end
             if not rows and wanted.state in _JUMPS:
@@ -181,7 +192,10 @@ class SqlReader(Statements):
     def slice_rows(self, query: str, *parameters: object) -> tuple[int, list[Row]]:
         """The commit number and slices, of one state of the store."""
 
-    def attempts(self, key: str) -> list[Attempt]:
+    def attempts(self, key: str, app: int | None) -> list[Attempt]:
+        job = self.job(key, app)
+        if job is None:
+            return []
         return [
             Attempt(
                 token=token,
@@ -192,7 +206,7 @@ class SqlReader(Statements):
                 error=None if error is None else _decode_error(error),
             )
             for token, worker, outcome, started_at, ended_at, error in self.rows(
-                "read_attempts", key
+                "read_attempts", job.id
             )
         ]
 
@@ -235,8 +249,8 @@ class SqlReader(Statements):
                 inbox.questions.append(Question(question, ref))
         return inbox
 
-    def job_context(self, key: str, now: int) -> JobContext | None:
-        job = self.job(key)
+    def job_context(self, key: str, now: int, app: int | None) -> JobContext | None:
+        job = self.job(key, app)
         if job is None:
             return None
         counts = dict(self.array("count_holders", as_json(job.limit_keys)))
@@ -279,6 +293,7 @@ class SqlReader(Statements):
             ("check_pending", "Job {} has a wrong count of open dependencies."),
             ("check_waiting", "Job {} waits for no other job, or does not wait although it must."),
             ("check_workers", "Job {} has a worker without being in progress, or the reverse."),
+            ("check_apps", "Job {} belongs to another app than its lane, or to none."),
             ("check_parked", "Lane {} is parked on a key that nobody will free."),
         ):
             broken += [sentence.format(name) for (name,) in self.rows(query)]
@@ -314,17 +329,20 @@ def _job(row: Row) -> Job:
         started_at=row[22],
         finished_at=row[23],
         kind=JobKind(row[24]),
+        app=row[OWNER],
     )
 
 
 ALL = -1  # no limit
 
 
-def would_retry(reader: SqlReader, task: str | None, max_attempts: int | None) -> RetryCounts:
+def would_retry(
+    reader: SqlReader, task: str | None, max_attempts: int | None, app: int | None
+) -> RetryCounts:
     """Walk as retry_failed would, with the rows that it would change kept in memory."""
     back: set[int] = set()
     after = 0
-    while seen := reader.array("failed_jobs", after, task, max_attempts, CHORE_SLICE):
+    while seen := reader.array("failed_jobs", after, task, max_attempts, CHORE_SLICE, app):
         back.update(job_id for job_id, _, wanted in seen if wanted)
         after = seen[-1][0]
     failed = len(back)
@@ -349,9 +367,9 @@ def _hanging(reader: SqlReader, parent_id: int) -> list[int]:
     return reader.array("skipped_because", parent_id)
 
 
-def would_purge(reader: SqlReader, before: int) -> int:
+def would_purge(reader: SqlReader, before: int, app: int | None) -> int:
     count, mark = 0, FIRST_END
-    while seen := reader.array("old_jobs", before, *mark, CHORE_SLICE, ALL):
+    while seen := reader.array("old_jobs", before, *mark, CHORE_SLICE, ALL, app):
         count += sum(free for *_, free, _ in seen)
         mark = EndMark(seen[-1][3], seen[-1][0])
     return count

@@ -72,6 +72,7 @@ def register(tx: Transaction, worker: WorkerInfo, ttl_seconds: float) -> None:
         worker.host,
         worker.pid,
         as_json(worker.tasks),
+        tx.app,
     )
     failpoints.hit("register.in_tx")
     tx.forget_alive()
@@ -82,7 +83,7 @@ def register(tx: Transaction, worker: WorkerInfo, ttl_seconds: float) -> None:
 def beat(
     tx: Transaction, worker_ids: Sequence[WorkerId], ttl_seconds: float
 ) -> frozenset[WorkerId]:
-    """Prolong those that are still alive."""
+    """Heartbeat: renew the leases of those that are still alive."""
     until = tx.boot.at + round(ttl_seconds * MICROSECONDS)
     alive = frozenset(
         worker
@@ -91,6 +92,16 @@ def beat(
     )
     failpoints.hit("beat.in_tx")
     return alive
+
+
+def expire(tx: Transaction, worker_ids: Sequence[WorkerId]) -> int:
+    """End the time of workers that are still alive; whoever waits for work takes their jobs."""
+    boot = tx.boot
+    count = sum(tx.run("expire_worker", one, boot.boot_id, boot.at) for one in worker_ids)
+    if count:
+        tx.forget_alive()
+        tx.made_work = True
+    return count
 
 
 def publish(tx: Transaction, worker: WorkerId, document: str) -> None:

@@ -24,9 +24,10 @@ from penstock.ids import IdSource
 from penstock.model.views import BackupReport
 from penstock.stores.sqlite.connection import connect, disconnect, mapped_errors
 from penstock.stores.sqlite.location_check import beside
-from penstock.stores.sqlite.open import identify, known_steps, statements
+from penstock.stores.sqlite.open import first_difference, identify, known_steps, statements
 from penstock.stores.sqlite.read import LogUnmerged, look
 
+TOKEN_MAX = 2**53  # microseconds since 1970 until the year 2255: see `Restore`
 PAGES_PER_STEP = 1_000  # between two looks at Ctrl-C
 
 
@@ -113,6 +114,12 @@ def check_store(path: Path, queries: dict[str, str], *, full: bool) -> int:
         found = [str(row[0]) for row in connection.execute(check).fetchall()]
         if found != ["ok"]:
             raise _unsound(path, found[0])
+        difference = first_difference(connection, version)
+        if difference is not None:
+            raise _unsound(path, difference)
+        ((token,),) = connection.execute(queries["highest_token"]).fetchall()
+        if not 0 <= int(str(token)) <= TOKEN_MAX:
+            raise _unsound(path, f"a token {token}, greater than any that is ever given")
         return version
 
     try:

@@ -189,6 +189,10 @@ def corrupt(path: Path, failed_check: str) -> StoreCorrupt:
     )
 
 
+class ImpossibleRows(Exception):
+    """Rows and indexes contradict each other, which SQLite's own checks do not see in all cases."""
+
+
 def as_damage(
     error: Exception, path: Path, connection: apsw.Connection, queries: dict[str, str]
 ) -> Exception:
@@ -198,6 +202,8 @@ def as_damage(
     found = ""
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
         found = f"it holds something unreadable: {error}"
+    elif isinstance(error, ImpossibleRows):
+        found = str(error)
     else:
         try:
             found = str(connection.execute(queries["first_damage"]).fetchall()[0][0])

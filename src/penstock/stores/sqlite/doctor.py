@@ -22,6 +22,7 @@ from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreUnsuppo
 from penstock.model.job import WorkerId
 from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.stores.retry import seen_twice
+from penstock.stores.sql.apps import apps_of
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
 from penstock.stores.sql.schedules import failed_checks_of, failing_units_of
@@ -341,14 +342,15 @@ class Checkup:
     def _facts(self, reader: SqliteReader) -> QueueFacts:
         boot = self._boot_clock.boot_time()
         return QueueFacts(
-            stats=reader.stats(round(self._clock.now() * MICROSECONDS), boot),
+            stats=reader.stats(round(self._clock.now() * MICROSECONDS), boot, None),
             workers=reader.workers(boot),
             caps=reader.caps(),
-            served=reader.outlook(WorkerId(""), "", boot).served_elsewhere,
+            served=reader.outlook(WorkerId(""), "", boot, None).served_elsewhere,
             calls=figures_of(reader, None),
             units=failing_units_of(reader),
             failed_checks=failed_checks_of(reader),
-            plans=tuple(open_plans_of(reader, None)),
+            plans=tuple(open_plans_of(reader, None, None)),
+            apps=tuple(apps_of(reader, boot)),
             locks=tuple(locks_of(reader, boot)),
-            datasets=len(datasets_of(reader)),
+            datasets=len(datasets_of(reader, None)),
         )

@@ -57,7 +57,7 @@ class InProcessStore(SqlStore):
         return "memory:"
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
-        reply = self._writer.submit(lambda tx: lease.lease(tx, request, self._cursor))
+        reply = self._submit(lambda tx: lease.lease(tx, request, self._cursor))
         with suppress(PenstockError):
             if not reply.result().more:  # all that was made so far has been seen
                 self._waiters.saw()

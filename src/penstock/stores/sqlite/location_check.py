@@ -190,6 +190,19 @@ def refuse_file(path: Path) -> None:
     _refuse_lost_log(path)
 
 
+def refuse_open_to_all(path: Path) -> None:
+    """Refuse a store that every user of the machine may change or replace, as ssh does keys."""
+    for file in (path.parent, path):
+        if not file.exists():
+            continue
+        mode = stat.S_IMODE(file.stat().st_mode)
+        if mode & stat.S_IWOTH and not (file == path.parent and mode & stat.S_ISVTX):
+            raise StoreUnsupported(
+                f"Every user of this machine may change the store {str(path)!r}: {str(file)!r} has "
+                f"mode {mode:04o}. Close it with 'chmod o-w {file}'."
+            )
+
+
 def _refuse_lost_log(path: Path) -> None:
     """After a crash the log is part of the store: without it the last changes are gone."""
     log, index = beside(path, "-wal"), beside(path, "-shm")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the store of a file, applies the migrations that it lacks, and sees that it stays the same.
+"""Opens the store of a file, applies missing migrations, and detects a replaced file.
 
 A new store is made under another name and put in its place whole, so that an empty or half-made
 file under the store's name is never ours, and is never taken for a new one.
@@ -92,6 +92,7 @@ def _made_and_opened(
 ) -> apsw.Connection:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        location_check.refuse_open_to_all(path)
         if path.exists():
             location_check.refuse_file(path)
         else:
@@ -266,7 +267,7 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str], s
     with mapped_errors(path, "opening the store", connection), snapshot(connection, queries):
         owner = _number(connection, queries["application_id"])
         version = _number(connection, queries["schema_version"])
-        objects = {str(name) for (name,) in connection.execute(queries["schema_objects"])}
+        objects = _objects(connection, queries)
     name, known = repr(str(path)), len(steps)
     if owner not in {0, APPLICATION_ID} or (owner == 0 and version == 0 and objects):
         raise StoreForeign(
@@ -280,21 +281,55 @@ def identify(path: Path, connection: apsw.Connection, queries: dict[str, str], s
         )
     if version < 0 or (version == 0 and objects):
         raise corrupt(path, f"its schema version is {version}, but it has tables")
-    lacking = sorted(_objects_of(steps[:version], queries["schema_objects"]) - objects)
+    sound = _sound_objects(steps[:version])
+    lacking = sorted(sound.keys() - objects.keys())
     if lacking:
         raise corrupt(path, f"schema {version} without {lacking[0]!r}")
+    triggers = sorted(name for name in objects.keys() - sound.keys() if objects[name].is_trigger)
+    if triggers:
+        raise corrupt(path, f"a trigger {triggers[0]!r} that Penstock has not made")
     return version
 
 
+class SchemaObject(NamedTuple):
+    """A table, an index, a view or a trigger of a file, and the statement that made it."""
+
+    type: str
+    statement: str  # in lower case, white space folded
+
+    @property
+    def is_trigger(self) -> bool:
+        return self.type == "trigger"
+
+
+def _objects(connection: apsw.Connection, queries: dict[str, str]) -> dict[str, SchemaObject]:
+    return {
+        str(name): SchemaObject(str(kind), " ".join(str(sql).lower().split()))
+        for name, kind, sql in connection.execute(queries["schema_objects"])
+    }
+
+
 @lru_cache(maxsize=8)
-def _objects_of(steps: Steps, query: str) -> frozenset[str]:
+def _sound_objects(steps: Steps) -> dict[str, SchemaObject]:
     """What a sound store has after these steps, by name."""
     connection = apsw.Connection(":memory:")
     for step in steps:
         connection.execute(step.script).fetchall()
-    objects = frozenset(str(name) for (name,) in connection.execute(query))
+    objects = _objects(connection, statements())
     connection.close()
     return objects
+
+
+def first_difference(connection: apsw.Connection, version: int) -> str | None:
+    """What of the schema is not as the migrations up to this version make it; None: nothing."""
+    found, sound = _objects(connection, statements()), _sound_objects(known_steps()[:version])
+    for name in sorted(found.keys() | sound.keys()):
+        ours, there = sound.get(name), found.get(name)
+        if ours is None and there is not None:
+            return f"a {there.type} {name!r} that Penstock has not made"
+        if ours != there:
+            return f"{name!r} is not as Penstock has made it"
+    return None
 
 
 def _number(connection: apsw.Connection, query: str) -> int:

@@ -57,8 +57,9 @@ pragma user_version
 pragma application_id
 
 -- schema_objects --
--- The names of all tables and indexes.
-select name from sqlite_schema where name not like 'sqlite_%'
+-- Every table, index, view and trigger, but for those that SQLite makes by itself: [name, type, statement].
+select name, type, sql from sqlite_schema
+where sql is not null and name not in ('sqlite_sequence', 'sqlite_stat1', 'sqlite_stat4')
 
 -- first_damage --
 -- What is wrong with the structure of the file; 'ok' if nothing is.
@@ -83,9 +84,9 @@ select max(
 )
 
 -- ensure_lanes --
--- Makes the lanes that a batch needs; ?1 = [[spec, task, group, limit_keys, kind], …].
-insert into lanes (spec, task, grp, limit_keys, kind)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 from jsonb_each(?1) where true
+-- Makes the lanes that a batch needs; ?1 = [[spec, task, group, limit_keys, kind], …], ?2 = app.
+insert into lanes (spec, task, grp, limit_keys, kind, app)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, ?2 from jsonb_each(?1) where true
 on conflict (spec) do nothing
 
 -- lane_ids --
@@ -95,30 +96,31 @@ from jsonb_each(?1) as wanted cross join lanes on lanes.spec = wanted.value ->> 
 
 -- insert_jobs --
 -- Accepts jobs; the first of a key wins. ?1 = [[key, lane, partition, priority, payload, row_state, due_at, plan_id,
--- level], …], ?2 = now, ?3 = the highest id so far.
+-- level], …], ?2 = now, ?3 = the highest id so far,
+-- ?4 = app.
 insert into jobs (
-    id, key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
+    id, app, key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
     updated_at
 )
 select
-    ?3 + 1 + jsonb_each.key, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 6,
+    ?3 + 1 + jsonb_each.key, ?4, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 6,
     value ->> 7, value ->> 8, (select cast(meta.value as integer) from meta where name = 'token_floor'), ?2, ?2
 from jsonb_each(?1) where true
-on conflict (key) do nothing
+on conflict (key, app) do nothing
 
 -- insert_job --
 -- Accepts one job in a lane that exists, ?2 = its spec; answers the lane, or nothing if the key or the lane says no.
 insert into jobs (
-    id, key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
+    id, app, key, lane_id, partition, priority, payload, row_state, due_at, available_at, plan_id, level, token, created_at,
     updated_at
 )
 select
     1 + max(
         coalesce((select max(id) from jobs), 0), (select cast(value as integer) from meta where name = 'purged_id')
-    ), ?1, lanes.id, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9,
+    ), lanes.app, ?1, lanes.id, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9,
     (select cast(meta.value as integer) from meta where name = 'token_floor'), ?10, ?10
 from lanes where lanes.spec = ?2
-on conflict (key) do nothing
+on conflict (key, app) do nothing
 returning lane_id
 
 -- keys_above --
@@ -126,9 +128,9 @@ returning lane_id
 select json_group_array(json_array(key, id)) from (select key, id from jobs where id > ?1 order by id)
 
 -- jobs_by_key --
--- Ids and states of jobs by key; ?1 = [key, …].
+-- Ids and states of jobs of app ?2 by key; ?1 = [key, …].
 select json_group_array(json_array(jobs.key, jobs.id, jobs.row_state))
-from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value
+from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value and jobs.app = ?2
 
 -- insert_edges --
 -- ?1 = [[parent, child, kind, open], …].
@@ -149,13 +151,17 @@ select no, run_id from workers where id = ?1 and ended_at is null and boot_id = 
 
 -- insert_worker --
 -- A worker registers.
-insert into workers (id, run_id, boot_id, expires_at, started_at, host, pid, tasks)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+insert into workers (id, run_id, boot_id, expires_at, started_at, host, pid, tasks, app)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 
 -- beat_worker --
 -- Prolongs a worker that is alive.
 update workers set expires_at = max(expires_at, ?4)
 where id = ?1 and ended_at is null and boot_id = ?2 and expires_at > ?3
+
+-- expire_worker --
+-- Ends the time of a worker that is alive; ?2, ?3 = boot id and boot time.
+update workers set expires_at = ?3 where id = ?1 and ended_at is null and boot_id = ?2 and expires_at > ?3
 
 -- end_worker --
 -- A worker is gone, cleanly or not.
@@ -174,22 +180,25 @@ select no, boot_id = ?1, run_id from workers where ended_at is null and (boot_id
 delete from workers where no in (select no from workers where ended_at < ?1 limit 100)
 
 -- leased_by --
--- What a worker holds, a slice: [id, token, solo, lane, losses, crashes, limited].
-select json_group_array(json_array(id, token, solo, lane_id, losses, crashes, limited)) from (
-    select jobs.id, jobs.token, jobs.solo, jobs.lane_id, jobs.losses, jobs.crashes, lanes.limit_keys <> '[]' as limited
-    from jobs join lanes on lanes.id = jobs.lane_id where jobs.row_state = 4 and jobs.worker = ?1 limit ?2
+-- What a worker holds, a slice: [id, token, lane, limited, losses, crashes, its cell if it is a suspect].
+select json_group_array(json_array(id, token, lane_id, limited, losses, crashes, suspect_cell)) from (
+    select
+        jobs.id, jobs.token, jobs.lane_id, lanes.limit_keys <> '[]' as limited, jobs.losses, jobs.crashes,
+        iif(jobs.solo, jobs.cell, null) as suspect_cell
+    from jobs join lanes on lanes.id = jobs.lane_id where jobs.row_state = 4 and jobs.worker = ?1
+    order by jobs.id limit ?2
 )
 
 -- take_back --
--- Leases that ended without an attempt's end; ?1 = [[id, row_state, losses, crashes], …], ?2 = now.
+-- Leases that ended without an attempt's end; ?1 = [[id, row_state, losses, crashes, cell], …], ?2 = now.
 update jobs set
-    row_state = back.value ->> 1, losses = back.value ->> 2, crashes = back.value ->> 3, worker = null, solo = 0,
-    updated_at = ?2
+    row_state = back.value ->> 1, losses = back.value ->> 2, crashes = back.value ->> 3, cell = back.value ->> 4,
+    worker = null, solo = 0, updated_at = ?2
 from jsonb_each(?1) as back
 where jobs.id = back.value ->> 0
 
 -- end_crashed --
--- A job crashed alone too often. Nobody ended it by its token, so an end that comes late is stale.
+-- Poison: a job crashed alone too often. Nobody ended it by its token, so an end that comes late is stale.
 update jobs set
     row_state = 7, error = ?2, crashes = ?3, finished_at = ?4, updated_at = ?4, worker = null, solo = 0
 where id = ?1 and row_state = 4
@@ -221,21 +230,21 @@ update lanes set
 from fresh where lanes.id = fresh.lane_id and (lanes.head_id is not fresh.head or fresh.head is null)
 
 -- last_ready_group --
--- The last of the groups that have work.
-select max(grp) from lanes where head_id is not null and parked_on is null
+-- The last of the groups of app ?1 that have work.
+select max(grp) from lanes where head_id is not null and parked_on is null and app = ?1
 
 -- ready_heads --
--- The first ready lane of up to ?2 groups with work for tasks ?3 after group ?1, by skip-scan over the ready lanes:
+-- The first ready lane of up to ?2 groups with work for tasks ?3 of app ?4 after group ?1, by skip-scan over the ready lanes:
 -- [lane, group, limit_keys, task, has the group other ready lanes].
 with recursive found (id, grp, n) as (
     select id, grp, 1 from lanes where id = (
-        select id from lanes where head_id is not null and parked_on is null and grp > ?1
+        select id from lanes where head_id is not null and parked_on is null and app = ?4 and grp > ?1
             and task in (select value from jsonb_each(?3))
         order by grp, head_priority desc, head_at, head_id limit 1
     )
     union all
     select lanes.id, lanes.grp, found.n + 1 from found join lanes on lanes.id = (
-        select id from lanes where head_id is not null and parked_on is null and grp > found.grp
+        select id from lanes where head_id is not null and parked_on is null and app = ?4 and grp > found.grp
             and task in (select value from jsonb_each(?3))
         order by grp, head_priority desc, head_at, head_id limit 1
     ) where found.n < ?2
@@ -243,27 +252,28 @@ with recursive found (id, grp, n) as (
 select json_group_array(json_array(lanes.id, lanes.grp, lanes.limit_keys, lanes.task, 0, (
     select count(*) from (
         select 1 from lanes as other where other.head_id is not null and other.parked_on is null
-            and other.grp = lanes.grp limit 2
+            and other.app = ?4 and other.grp = lanes.grp limit 2
     )
 )))
 from found join lanes on lanes.id = found.id
 
 -- lease_view --
--- What a lease call must know first: [expired workers, settling, next due, suspects, paused, open keys, parked lanes].
+-- What a lease call must know first: [expired workers, settling, next due, suspects of
+-- app ?3, paused, open keys, parked lanes].
 select
     exists (select 1 from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2)),
     exists (select 1 from settling) or exists (select 1 from reviving) or exists (select 1 from revivable),
     (select min(available_at) from jobs where row_state = 1),
-    (select count(*) from jobs where row_state = 3),
+    (select count(*) from jobs where row_state = 3 and app = ?3),
     (select value from meta where name = 'paused') = '1',
     exists (select 1 from open_keys),
     exists (select 1 from lanes where parked_on is not null)
 
 -- ready_lanes --
--- The first ?2 ready lanes of each group of ?1 for tasks ?3: [lane, group, limit_keys, task].
+-- The first ?2 ready lanes of each group of ?1 for tasks ?3 of app ?4: [lane, group, limit_keys, task].
 select json_group_array(json_array(lanes.id, lanes.grp, lanes.limit_keys, lanes.task))
 from jsonb_each(?1) as wanted cross join lanes on lanes.id in (
-    select id from lanes where head_id is not null and parked_on is null and grp = wanted.value
+    select id from lanes where head_id is not null and parked_on is null and app = ?4 and grp = wanted.value
         and task in (select value from jsonb_each(?3))
     order by head_priority desc, head_at, head_id limit ?2
 )
@@ -292,7 +302,7 @@ cross join jobs on jobs.id in (
 )
 
 -- weigh_jobs --
--- How many bytes would take_jobs hand out? ?1 = [lane, …], ?2 = most.
+-- The number of bytes that take_jobs would hand out; ?1 = [lane, …], ?2 = most.
 select coalesce(sum(octet_length(jobs.payload)), 0)
 from jsonb_each(?1) as wanted cross join jobs on jobs.id in (
     select id from jobs where row_state = 2 and lane_id = wanted.value
@@ -300,36 +310,45 @@ from jsonb_each(?1) as wanted cross join jobs on jobs.id in (
 )
 
 -- mark_leased --
--- Leases jobs; ?1 = [id, …], ?2 = worker, ?3 = now.
+-- Leases ready jobs; ?1 = [id, …], ?2 = worker, ?3 = now. The caller compares the number of rows changed: a job that is
+-- ready by its index alone is not.
 update jobs set row_state = 4, token = token + 1, worker = ?2, updated_at = ?3
-where id in (select value from jsonb_each(?1))
+where id in (select value from jsonb_each(?1)) and row_state = 2
 
--- next_suspect --
--- Suspects for tasks ?1, oldest first: [job, limit_keys].
-select jobs.id, lanes.limit_keys
-from jobs join lanes on lanes.id = jobs.lane_id
-where jobs.row_state = 3 and lanes.task in (select value from jsonb_each(?1)) order by jobs.id limit 64
+-- list_suspects --
+-- The first ?3 suspects for tasks ?1 of app ?4, cell by cell: of cell ?2, or if that is 0 of all that nobody runs:
+-- [cell, job, limit_keys, bytes].
+select json_group_array(json_array(cell, id, limit_keys, bytes)) from (
+    select jobs.cell, jobs.id, lanes.limit_keys, octet_length(jobs.payload) as bytes
+    from jobs join lanes on lanes.id = jobs.lane_id
+    where jobs.row_state = 3 and jobs.app = ?4 and lanes.task in (select value from jsonb_each(?1)) and iif(
+        ?2, jobs.cell = ?2,
+        jobs.cell = 0 or jobs.cell not in (select cell from jobs where row_state = 4 and solo = 1)
+    )
+    order by jobs.cell, jobs.id limit ?3
+)
 
--- take_suspect --
--- A suspect as its worker will hold it.
-select json_array(
+-- take_suspects --
+-- Suspects as their worker will hold them; ?1 = [id, …].
+select json_group_array(json_array(
     jobs.id, jobs.token + 1, jobs.key, lanes.task, lanes.grp, jobs.lane_id, jobs.payload, jobs.attempts, jobs.crashes,
     jobs.priority, jobs.due_at, jobs.deferred_since, jobs.partition, jobs.plan_id, jobs.level,
-    json(iif(lanes.limit_keys = '[]', 'false', 'true')), lanes.kind, json('true')
-)
-from jobs join lanes on lanes.id = jobs.lane_id where jobs.id = ?1
+    json(iif(lanes.limit_keys = '[]', 'false', 'true')), lanes.kind, jobs.cell
+))
+from jsonb_each(?1) as wanted cross join jobs on jobs.id = wanted.value join lanes on lanes.id = jobs.lane_id
 
 -- mark_solo --
--- Leases a suspect.
-update jobs set row_state = 4, token = token + 1, worker = ?2, solo = 1, updated_at = ?3 where id = ?1
+-- Leases suspects; ?1 = [id, …], ?2 = worker, ?3 = now.
+update jobs set row_state = 4, token = token + 1, worker = ?2, solo = 1, updated_at = ?3
+where id in (select value from jsonb_each(?1))
 
 -- count_delayed --
 -- How many jobs are queued for later than ?2; no more than ?1 are counted. Who is due is ready, though not yet promoted.
 select count(*) from (select 1 from jobs where row_state = 1 and available_at > ?2 limit ?1)
 
 -- count_suspects --
--- How many jobs wait to run alone.
-select count(*) from jobs where row_state = 3
+-- How many jobs of an app, or of all, wait to run in quarantine.
+select count(*) from jobs where row_state = 3 and (?1 is null or app = ?1)
 
 -- count_holders --
 -- Leases that hold limit keys; ?1 = [key, …].
@@ -444,37 +463,37 @@ from jsonb_each(?1) as parked where lanes.id = parked.value ->> 0
 update lanes set parked_seq = 0 where parked_on = ?1 and parked_seq <> 0
 
 -- is_ready --
--- Is a job of tasks ?1 ready that no limit stops, as far as known?
+-- True if a job of tasks ?1 of app ?2 is ready that no limit stops, as far as known.
 select exists (
-    select 1 from lanes where head_id is not null and parked_on is null
+    select 1 from lanes where head_id is not null and parked_on is null and app = ?2
         and task in (select value from jsonb_each(?1))
 )
 
 -- unpark_lanes --
--- Lets lanes of tasks ?2 try again that wait for a key, first come first served.
+-- Lets lanes of tasks ?2 of app ?4 try again that wait for a key, first come first served.
 update lanes set parked_on = null where id in (
-    select id from lanes where parked_on = ?1 and task in (select value from jsonb_each(?2))
+    select id from lanes where parked_on = ?1 and app = ?4 and task in (select value from jsonb_each(?2))
     order by parked_seq limit ?3
 )
 
 -- parked_keys --
--- The keys that lanes of tasks ?1 wait for, at most 64, by skip-scan.
+-- The keys that lanes of tasks ?1 of app ?2 wait for, at most 64, by skip-scan.
 with recursive found (limit_key, n) as (
     select (
         select parked_on from lanes where parked_on is not null
-            and task in (select value from jsonb_each(?1)) order by parked_on limit 1
+            and app = ?2 and task in (select value from jsonb_each(?1)) order by parked_on limit 1
     ), 1
     union all
     select (
         select parked_on from lanes where parked_on > found.limit_key
-            and task in (select value from jsonb_each(?1)) order by parked_on limit 1
+            and app = ?2 and task in (select value from jsonb_each(?1)) order by parked_on limit 1
     ), n + 1
     from found where found.limit_key is not null and n < 64
 )
 select json_group_array(limit_key) from found where limit_key is not null
 
 -- is_parked_on --
--- Does any lane wait for this key?
+-- True if any lane waits for this key.
 select exists (select 1 from lanes where parked_on = ?1)
 
 -- unpark_all --
@@ -511,18 +530,18 @@ insert or ignore into attempts (job_id, token, worker, outcome, started_at, ende
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 
 -- verdict_row --
--- Why was an end refused? [row_state, ended_token].
+-- State and token of a job whose end was refused: [row_state, ended_token].
 select row_state, ended_token from jobs where id = ?1
 
 -- rearm_job --
--- Queues a job again instead of ending it.
+-- Queues a job again instead of ending it, fenced by its token.
 update jobs set
     row_state = ?3, due_at = ?4, available_at = ?4, ended_token = token, worker = null, solo = 0, attempts = 0,
     crashes = 0, losses = 0, deferred_since = null, error = null, result = ?5, started_at = ?6, updated_at = ?7
 where id = ?1 and token = ?2 and worker = ?8 and row_state = 4 and due_at < ?4
 
 -- fail_job --
--- Ends an attempt badly: queued again later, or in error. ?3 = now or later, ?4 = charge, ?5 = it ends, ?6 = it
+-- Ends an attempt badly, fenced by its token: queued again later, or in error. ?3 = now or later, ?4 = charge, ?5 = it ends, ?6 = it
 -- crashed, ?7 = error, ?8 = started, ?9 = ended, ?10 = worker, ?11 = now.
 update jobs set
     attempts = attempts + ?4,
@@ -539,14 +558,14 @@ returning
     (select kind from lanes where lanes.id = lane_id)
 
 -- release_job --
--- Gives an unstarted job back; a suspect stays one.
+-- Gives an unstarted job back, fenced by its token; a suspect stays one.
 update jobs set
     row_state = case when solo then 3 else 2 end, worker = null, solo = 0, losses = 0, updated_at = ?4
 where id = ?1 and token = ?2 and worker = ?3 and row_state = 4
 returning lane_id, (select limit_keys <> '[]' from lanes where lanes.id = lane_id)
 
 -- with_dependants --
--- Which of these jobs have somebody waiting? ?1 = [id, …].
+-- Of these jobs, those that dependants wait for; ?1 = [id, …].
 select json_group_array(value) from jsonb_each(?1)
 where exists (select 1 from edges where parent_id = value and open = 1)
 
@@ -574,7 +593,7 @@ select json_group_array(json_array(job_id, row_state, key, child_id, kind)) from
 delete from settling where job_id in (select value from jsonb_each(?1))
 
 -- is_settling --
--- Is anything left to tell?
+-- True while dependants of ended jobs remain to be told.
 select exists (select 1 from settling)
 
 -- close_edges --
@@ -604,8 +623,8 @@ from jsonb_each(?1) as spoilt where jobs.id = spoilt.value ->> 0 and +jobs.row_s
 returning id, lane_id
 
 -- lane_names --
--- Task and group of lanes; ?1 = [lane, …].
-select json_group_array(json_array(lanes.id, lanes.task, lanes.grp))
+-- Task, group and app of lanes; ?1 = [lane, …].
+select json_group_array(json_array(lanes.id, lanes.task, lanes.grp, lanes.app))
 from jsonb_each(?1) as wanted cross join lanes on lanes.id = wanted.value
 
 -- add_counts --
@@ -615,7 +634,7 @@ select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?1) wh
 on conflict (scope, state, name) do update set n = n + excluded.n
 
 -- set_cursors --
--- Replaces durable values; ?1 = [[name, value], …].
+-- Commits the cursors of ticks and other durable values; ?1 = [[name, value], …].
 insert into cursors (name, value) select value ->> 0, value ->> 1 from jsonb_each(?1) where true
 on conflict (name) do update set value = excluded.value
 
@@ -745,9 +764,10 @@ select json_group_array(json_array(dataset, at, version, basis, seq, plan_id, le
 )
 
 -- read_documents --
--- Every row of a dataset above an id, at most ?3: [id, document].
+-- Every row of datasets of a name, whichever app they are of, above an id, at most ?3: [id, document].
 select json_group_array(json_array(id, document)) from (
-    select id, document from manifests where dataset = ?1 and id > ?2 order by id limit ?3
+    select id, document from manifests
+    where dataset in (select iif(no = 1, ?1, '@' || no || '/' || ?1) from apps) and id > ?2 order by id limit ?3
 )
 
 -- list_datasets --
@@ -781,7 +801,7 @@ update plans set state = 'ended', ended_at = ?2 where id = ?1 and state = 'runni
 update plans set state = 'abandoned', ended_at = ?2 where id = ?1 and ended_at is null
 
 -- has_open_plan --
--- Has this run a plan that is not over?
+-- True if this run has a plan that is not over.
 select exists (select 1 from plans where run_id = ?1 and ended_at is null)
 
 -- leave_plans --
@@ -832,9 +852,9 @@ select id, app, digest, state, run_id, root, document, levels, jobs, created_at,
 from plans where id = ?1
 
 -- list_open_plans --
--- Plans that are not over, the newest first; ?1 = their digest, or null.
+-- Plans that are not over, the newest first; ?1 = their digest, or null, ?2 = their app, or null.
 select id, app, digest, state, run_id, root, document, levels, jobs, created_at, begun_at, ended_at
-from plans where ended_at is null and run_id > '' and (?1 is null or digest = ?1) order by +no desc
+from plans where ended_at is null and run_id > '' and (?1 is null or digest = ?1) and (?2 is null or app = ?2) order by +no desc
 
 -- count_plan_jobs --
 -- [row_state, level, jobs] of a plan, but for those that are done; -1: all of a level; -2: it is committed.
@@ -900,7 +920,7 @@ update locks set run_id = null where run_id in (select value from jsonb_each(?1)
 update locks set run_id = null where run_id = ?1 and name in (select value from jsonb_each(?2))
 
 -- has_lock --
--- Does a run hold any?
+-- True if a run holds any lock.
 select exists (select 1 from locks where run_id = ?1)
 
 -- void_locks --
@@ -920,9 +940,9 @@ update jobs set row_state = 8, pending = 0, finished_at = ?2, updated_at = ?2, w
 where id = ?1 and row_state < 5
 
 -- open_job --
--- A job that has not ended: [id, lane, row_state, token, worker, kind].
+-- Jobs of a key that have not ended, of app ?2 or of all: [id, lane, row_state, token, worker, kind].
 select jobs.id, lane_id, row_state, token, worker, kind from jobs join lanes on lanes.id = lane_id
-where key = ?1 and row_state < 5
+where key = ?1 and row_state < 5 and (?2 is null or jobs.app = ?2)
 
 -- revoke_job --
 -- Ends a lease from outside.
@@ -940,11 +960,11 @@ update jobs set skipped_by = blamed.value ->> 1, error = blamed.value ->> 2
 from jsonb_each(?1) as blamed where jobs.id = blamed.value ->> 0 and +jobs.row_state = 6
 
 -- failed_jobs --
--- The next ?4 failed jobs above an id: [id, lane, whether to put it back]; ?2 = task, ?3 = most attempts.
+-- The next ?4 failed jobs above an id: [id, lane, whether to put it back]; ?2 = task, ?3 = most attempts, ?5 = app.
 -- `row_state >= 6` repeats the condition of jobs_unhappy: SQLite uses a partial index only if it reads it.
 select json_group_array(json_array(id, lane_id, wanted)) from (
     select jobs.id, jobs.lane_id,
-        jobs.plan_id is null and (?2 is null or lanes.task = ?2) and (?3 is null or jobs.attempts <= ?3) as wanted
+        jobs.plan_id is null and (?2 is null or lanes.task = ?2) and (?5 is null or jobs.app = ?5) and (?3 is null or jobs.attempts <= ?3) as wanted
     from jobs join lanes on lanes.id = jobs.lane_id
     where jobs.row_state >= 6 and jobs.row_state = 7 and jobs.id > ?1
     order by jobs.id limit ?4
@@ -964,7 +984,7 @@ select value, 0 from jsonb_each(?1) where exists (select 1 from edges where pare
 on conflict (job_id) do update set after_id = 0
 
 -- skipped_because --
--- Who was skipped because of a job? [id, …].
+-- Dependants that were skipped because of a job: [id, …].
 select json_group_array(jobs.id) from edges cross join jobs on jobs.id = edges.child_id
 where edges.parent_id = ?1 and jobs.row_state = 6 and jobs.skipped_by = ?1
 
@@ -1005,7 +1025,7 @@ select json_group_array(json_array(job_id, first_child)) from (
 delete from revivable where job_id in (select value from jsonb_each(?1))
 
 -- is_reviving --
--- Is anything left to put back?
+-- True while skipped dependants remain to be put back.
 select exists (select 1 from reviving) or exists (select 1 from revivable)
 
 -- reopen_edges --
@@ -1038,10 +1058,10 @@ returning id, lane_id, row_state
 
 -- old_jobs --
 -- The next ?4 jobs that ended before ?1, above the mark ?2, ?3: [id, lane, row_state, finished_at, may it go (none of
--- its first ?5 dependants is unfinished, no body of it runs, its plan is over), how many edges it has, counted to ?5].
+-- its first ?5 dependants is unfinished, no body of it runs, its plan is over, it is of app ?6), how many edges it has, counted to ?5].
 select json_group_array(json_array(id, lane_id, row_state, finished_at, free, edges)) from (
     select id, lane_id, row_state, finished_at,
-        not exists (select 1 from detached where detached.job_id = jobs.id)
+        (?6 is null or app = ?6) and not exists (select 1 from detached where detached.job_id = jobs.id)
         and not exists (select 1 from plans where plans.id = jobs.plan_id and ended_at is null) and not exists (
             select 1 from (select child_id from edges where parent_id = jobs.id limit ?5) as first
             cross join jobs as child on child.id = first.child_id where child.row_state < 5
@@ -1053,7 +1073,7 @@ select json_group_array(json_array(id, lane_id, row_state, finished_at, free, ed
 )
 
 -- has_unfinished_dependant --
--- Has one of the first ?2 dependants of a job not ended, does a body of it still run, or is its plan not over?
+-- True if one of the first ?2 dependants of a job has not ended, a body of it still runs, or its plan is not over.
 select exists (select 1 from detached where job_id = ?1) or exists (
     select 1 from jobs cross join plans on plans.id = jobs.plan_id where jobs.id = ?1 and plans.ended_at is null
 ) or exists (
@@ -1160,7 +1180,7 @@ update jobs set token = ?1 where row_state <> 5 and token < ?1
 
 -- count_jobs --
 -- How many jobs there are, from the counters.
-select coalesce(sum(n), 0) from counters where scope = 'task'
+select coalesce(sum(n), 0) from counters where scope = 'task' or scope glob 'task:*'
 
 -- merge_log --
 -- Writes the log into the file and empties it: [busy, …].
@@ -1196,10 +1216,12 @@ order by learned_at desc, provider, model limit ?1
 
 -- find_calls --
 -- Calls by key; ?1 = [[job, fingerprint, ordinal], …]: [call, job, fingerprint, ordinal, state, token, run, day, task,
--- provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused, resent, estimated].
+-- provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused, resent, estimated, doubts,
+-- 2 × doubt, app].
 select json_group_array(json_array(
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated,
+    doubts, doubt_micros, doubt_tokens, app
 )) from jsonb_each(?1) as wanted
 cross join calls on job_id = value ->> 0 and fingerprint = value ->> 1 and ordinal = value ->> 2
 
@@ -1209,24 +1231,25 @@ select json_group_array(json_array(jobs.id, jobs.token)) from jsonb_each(?1) as 
 cross join jobs on jobs.id = wanted.value
 
 -- add_calls --
--- Calls begin; ?1 = [[job, fingerprint, ordinal, token, run, day, task, provider, model, begun_at, 2 × reserved,
--- resent], …].
+-- Calls begin; ?1 = [[job, fingerprint, ordinal, token, run, day, task, provider, model, app, begun_at,
+-- 2 × reserved, resent], …].
 insert into calls (
-    job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, reserved_micros,
+    job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, app, begun_at, reserved_micros,
     reserved_tokens, resent
 )
 select
     value ->> 0, value ->> 1, value ->> 2, 'open', value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-    value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12
+    value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13
 from jsonb_each(?1) order by key
 
 -- reopen_calls --
--- Calls begin again; ?1 = [[call, token, run, day, task, provider, model, begun_at, 2 × reserved, resent],
--- …].
+-- Calls begin again; ?1 = [[call, token, run, day, task, provider, model, app, begun_at, 2 × reserved, resent,
+-- doubts, 2 × doubt], …].
 update calls set
     state = 'open', token = value ->> 1, run_id = value ->> 2, day = value ->> 3, task = value ->> 4,
-    provider = value ->> 5, model = value ->> 6, begun_at = value ->> 7, ended_at = null,
-    reserved_micros = value ->> 8, reserved_tokens = value ->> 9, resent = value ->> 10
+    provider = value ->> 5, model = value ->> 6, app = value ->> 7, begun_at = value ->> 8, ended_at = null,
+    reserved_micros = value ->> 9, reserved_tokens = value ->> 10, resent = value ->> 11,
+    doubts = value ->> 12, doubt_micros = value ->> 13, doubt_tokens = value ->> 14
 from jsonb_each(?1) where no = value ->> 0
 
 -- change_calls --
@@ -1247,46 +1270,48 @@ values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 delete from answers where call in (select value from jsonb_each(?1))
 
 -- add_to_accounts --
--- Merged change of the accounts; ?1 = [[scope, period, span, 2 × spent, 2 × reserved, bought, reused,
--- resent, estimated], …].
+-- Merged change of the accounts; ?1 = [[scope, period, span, app, 2 × spent, 2 × reserved, bought, reused,
+-- resent, estimated, 2 × doubt], …].
 insert into accounts (
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
-    estimated
+    scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated, doubt_micros, doubt_tokens
 )
 select
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
-    value ->> 9, value ->> 10
+    value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13
 from jsonb_each(?1) where true
-on conflict (span, period, scope) do update set
+on conflict (span, period, scope, app) do update set
     spent_micros = spent_micros + excluded.spent_micros, spent_tokens = spent_tokens + excluded.spent_tokens,
     reserved_micros = reserved_micros + excluded.reserved_micros,
     reserved_tokens = reserved_tokens + excluded.reserved_tokens,
     bought = bought + excluded.bought, reused = reused + excluded.reused,
-    resent = resent + excluded.resent, estimated = estimated + excluded.estimated
+    resent = resent + excluded.resent, estimated = estimated + excluded.estimated,
+    doubt_micros = doubt_micros + excluded.doubt_micros, doubt_tokens = doubt_tokens + excluded.doubt_tokens
 
 -- read_accounts --
--- Accounts; ?1 = [[scope, period, span], …]: [scope, period, span, 2 × spent, 2 × reserved, bought, reused, resent,
--- estimated].
+-- Accounts; ?1 = [[scope, period, span, app], …]: [scope, period, span, app, 2 × spent, 2 × reserved, bought, reused, resent,
+-- estimated, 2 × doubt].
 select json_group_array(json_array(
-    scope, period, span, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
-    estimated
+    scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated, doubt_micros, doubt_tokens
 )) from jsonb_each(?1) as wanted
-cross join accounts on span = value ->> 2 and period = value ->> 1 and scope = value ->> 0
+cross join accounts on span = value ->> 2 and period = value ->> 1 and scope = value ->> 0 and app = value ->> 3
 
 -- list_accounts --
 -- All accounts of some runs and days; ?1 = [span, …].
 select
-    accounts.scope, accounts.period, accounts.span, accounts.spent_micros, accounts.spent_tokens,
+    accounts.scope, accounts.period, accounts.span, accounts.app, accounts.spent_micros, accounts.spent_tokens,
     accounts.reserved_micros, accounts.reserved_tokens, accounts.bought, accounts.reused,
-    accounts.resent, accounts.estimated
+    accounts.resent, accounts.estimated, accounts.doubt_micros, accounts.doubt_tokens
 from (select distinct value from jsonb_each(?1)) as wanted cross join accounts on accounts.span = wanted.value
-order by accounts.scope, accounts.period, accounts.span
+order by accounts.scope, accounts.period, accounts.span, accounts.app
 
 -- read_calls --
 -- Every call of a job, in the order of their beginning; the columns of find_calls.
 select
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated,
+    doubts, doubt_micros, doubt_tokens, app
 from calls where job_id = ?1 order by begun_at, no
 
 -- read_call_answer --
@@ -1297,20 +1322,53 @@ from calls cross join answers on answers.call = calls.no
 where calls.job_id = ?1 and calls.fingerprint = ?2 and calls.ordinal = ?3
 
 -- sum_calls_of --
--- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens, resent, estimated].
-select coalesce(sum(bought), 0), coalesce(sum(reused), 0), count(*) filter (where ended_at is null and not exists (
-    select 1 from jobs where jobs.id = calls.job_id and jobs.row_state = 4 and jobs.token = calls.token
-)), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0), coalesce(sum(resent), 0), coalesce(sum(estimated), 0)
-from calls where job_id = ?1
+-- Sums over the calls of a job: [bought, reused, in doubt, micros, tokens, resent, estimated, 2 × doubt].
+select
+    coalesce(sum(bought), 0), coalesce(sum(reused), 0), coalesce(sum(doubts + is_doubtful), 0),
+    coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0), coalesce(sum(resent), 0), coalesce(sum(estimated), 0),
+    coalesce(sum(doubt_micros + is_doubtful * reserved_micros), 0),
+    coalesce(sum(doubt_tokens + is_doubtful * reserved_tokens), 0)
+from (
+    select *, ended_at is null and not exists (
+        select 1 from jobs where jobs.id = calls.job_id and jobs.row_state = 4 and jobs.token = calls.token
+    ) as is_doubtful from calls where job_id = ?1
+)
 
 -- read_call_counts --
 -- Sums over all calls that are kept, from the counters.
 select state, n from counters where scope = 'calls' and name = ''
 
--- count_in_hand --
--- How many calls have been begun by the present leases of their jobs, and have not ended?
-select count(*) from jobs cross join calls on calls.job_id = jobs.id
+-- sum_in_hand --
+-- Calls begun by the present leases of their jobs and not ended: [run, day, task, provider, model, app, count, 2 × reserved].
+select
+    calls.run_id, calls.day, calls.task, calls.provider, calls.model, calls.app, count(*), sum(calls.reserved_micros),
+    sum(calls.reserved_tokens)
+from jobs cross join calls on calls.job_id = jobs.id
 where jobs.row_state = 4 and calls.token = jobs.token and calls.ended_at is null
+group by calls.run_id, calls.day, calls.task, calls.provider, calls.model, calls.app
+
+-- doubtful_calls --
+-- The unended calls of an app that no present lease has in hand; the columns of find_calls.
+select json_group_array(json_array(
+    no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated,
+    doubts, doubt_micros, doubt_tokens, app
+)) from calls where app = ?1 and ended_at is null and not exists (
+    select 1 from jobs where jobs.id = calls.job_id and jobs.row_state = 4 and jobs.token = calls.token
+)
+
+-- doubt_calls --
+-- The reserves of calls become doubts; ?1 = [[call, 2 × doubt], …].
+update calls set
+    reserved_micros = 0, reserved_tokens = 0, doubt_micros = value ->> 1, doubt_tokens = value ->> 2
+from jsonb_each(?1) where no = value ->> 0
+
+-- reset_accounts --
+-- Accounts begin at zero, but for what is reserved; ?1 = [[scope, period, span, app], …].
+update accounts set
+    spent_micros = 0, spent_tokens = 0, bought = 0, reused = 0, resent = 0, estimated = 0, doubt_micros = 0,
+    doubt_tokens = 0
+from jsonb_each(?1) where span = value ->> 2 and period = value ->> 1 and scope = value ->> 0 and app = value ->> 3
 
 -- calls_of_jobs --
 -- The first ?2 calls of jobs; ?1 = [job, …].
@@ -1322,13 +1380,15 @@ select json_group_array(no) from (
 -- Those of calls that have not ended; ?1 = [call, …]; the columns of find_calls.
 select json_group_array(json_array(
     no, job_id, fingerprint, ordinal, state, token, run_id, day, task, provider, model, begun_at, ended_at,
-    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated
+    reserved_micros, reserved_tokens, used_micros, used_tokens, bought, reused, resent, estimated,
+    doubts, doubt_micros, doubt_tokens, app
 )) from jsonb_each(?1) as wanted cross join calls on no = value and ended_at is null
 
 -- sum_calls --
--- ?1 = [call, …]: [bought, reused, micros, tokens, resent, estimated].
+-- ?1 = [call, …]: [bought, reused, micros, tokens, resent, estimated, doubts, 2 × doubt].
 select coalesce(sum(bought), 0), coalesce(sum(reused), 0), coalesce(sum(used_micros), 0), coalesce(sum(used_tokens), 0),
-    coalesce(sum(resent), 0), coalesce(sum(estimated), 0)
+    coalesce(sum(resent), 0), coalesce(sum(estimated), 0), coalesce(sum(doubts), 0), coalesce(sum(doubt_micros), 0),
+    coalesce(sum(doubt_tokens), 0)
 from calls where no in (select value from jsonb_each(?1))
 
 -- drop_calls --
@@ -1336,7 +1396,8 @@ from calls where no in (select value from jsonb_each(?1))
 delete from calls where no in (select value from jsonb_each(?1))
 
 -- jobs_with_calls --
--- The next ?3 jobs with calls above an id, by skip-scan: [job, has it ended before ?2, or is it not there].
+-- The next ?3 jobs with calls above an id, by skip-scan: [job, has it ended before ?2, or is it not there, and is
+-- it of app ?4].
 with recursive found (job_id, n) as (
     select min(job_id), 1 from calls where job_id > ?1
     union all
@@ -1344,7 +1405,9 @@ with recursive found (job_id, n) as (
     where found.job_id is not null and n < ?3
 )
 select json_group_array(json_array(job_id, not exists (
-    select 1 from jobs where jobs.id = found.job_id and (jobs.finished_at is null or jobs.finished_at >= ?2)
+    select 1 from jobs where jobs.id = found.job_id and (
+        jobs.finished_at is null or jobs.finished_at >= ?2 or jobs.app <> coalesce(?4, jobs.app)
+    )
 ))) from found where job_id is not null
 
 -- save_run --
@@ -1372,7 +1435,7 @@ delete from accounts where span in (select value from jsonb_each(?1)) and period
     and reserved_micros = 0 and reserved_tokens = 0
 
 -- has_old_days --
--- Are there accounts of days before ?1?
+-- True if there are accounts of days before ?1.
 select exists (select 1 from accounts where span < ?1 and period = 'day')
 
 -- forget_day_accounts --
@@ -1392,13 +1455,13 @@ select run_id from runs order by turn desc limit ?1
 select worker, saved_at, document from run_parts where run_id = ?1 order by worker
 
 -- find_units --
--- Jobs by key, as units if they are some; ?1 = [key, …]: [key, job, lane, row_state, due_at, partition, payload, app, timing,
+-- Jobs of app ?2 by key, as units if they are some; ?1 = [key, …]: [key, job, lane, row_state, due_at, partition, payload, app, timing,
 -- last_due_at, retired_at].
 select json_group_array(json_array(
     jobs.key, jobs.id, jobs.lane_id, jobs.row_state, jobs.due_at, jobs.partition, jobs.payload, units.app, units.timing,
     units.last_due_at, units.retired_at
 ))
-from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value left join units on units.job_id = jobs.id
+from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value and jobs.app = ?2 left join units on units.job_id = jobs.id
 
 -- insert_units --
 -- Jobs are units from now on; ?1 = [[job, key, timing], …], ?2 = app.
@@ -1465,12 +1528,16 @@ delete from units where job_id in (select value ->> 0 from jsonb_each(?1))
 select * from unit_rows where app = ?1 and key > ?2 order by key limit ?3
 
 -- list_all_units --
--- Units above a key, at most ?2.
-select * from unit_rows where key > ?1 order by key limit ?2
+-- Units above a key, about ?2: all that share the last key.
+select * from unit_rows where key > ?1 and key <= (
+    select max(key) from (select key from units where key > ?1 order by key limit ?2)
+) order by key, app
 
 -- read_unit --
--- One unit, by key.
-select * from unit_rows where key = ?1
+-- Units by key, of an app or of all.
+select * from unit_rows where key = ?1 and (?2 is null or app = (
+    select units.app from jobs cross join units on units.job_id = jobs.id where jobs.key = ?1 and jobs.app = ?2
+)) order by app
 
 -- read_cursors --
 -- Durable values, by name; ?1 = [name, …].
@@ -1481,8 +1548,8 @@ from jsonb_each(?1) as wanted cross join cursors on cursors.name = wanted.value
 -- What checks came to, the last word on each; ?1 = [[unit, name, partition, value, error, checked_at], …], ?2 = app.
 insert into preflights (unit, app, name, partition, value, error, checked_at)
 select value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 from jsonb_each(?1) where true
-on conflict (unit) do update set
-    app = excluded.app, name = excluded.name, partition = excluded.partition, value = excluded.value,
+on conflict (app, unit) do update set
+    name = excluded.name, partition = excluded.partition, value = excluded.value,
     error = excluded.error, checked_at = excluded.checked_at
 
 -- list_preflights --
@@ -1498,8 +1565,10 @@ select unit, name, partition, null, error, checked_at from preflights where erro
 delete from preflights where app = ?1 and checked_at < ?2
 
 -- read_task_counts --
--- Counters by task.
-select name, state, n from counters where scope = 'task' and n <> 0
+-- Counters by task, of an app or of all.
+select counters.name, counters.state, sum(counters.n) from apps
+cross join counters on counters.scope = iif(apps.no = 1, 'task', 'task:' || apps.no)
+where ?1 is null or apps.no = ?1 group by counters.name, counters.state having sum(counters.n) <> 0
 
 -- read_group_names --
 -- The first ?2 groups with jobs in a state.
@@ -1540,8 +1609,8 @@ select min(available_at) from firsts
 select count(*) from workers where ended_at is null and boot_id = ?1 and expires_at > ?2
 
 -- tasks_elsewhere --
--- What other live workers know.
-select tasks from workers where ended_at is null and boot_id = ?1 and expires_at > ?2 and id <> ?3
+-- What other live workers of app ?4 know, or of all.
+select tasks from workers where ended_at is null and boot_id = ?1 and expires_at > ?2 and id <> ?3 and (?4 is null or app = ?4)
 
 -- read_run_counts --
 -- How many leases ended for good in a run, by end; ?2 = [state, …].
@@ -1549,23 +1618,23 @@ select counters.state, counters.n from jsonb_each(?2) as states
 cross join counters on scope = 'run' and state = states.value and name = ?1
 
 -- anything_to_lease --
--- Would a lease call find something? ?1 = now, ?2, ?3 = boot id and boot time.
+-- True if a lease call would find something; ?1 = now, ?2, ?3 = boot id and boot time, ?4 = app.
 select
-    exists (select 1 from lanes where head_id is not null and parked_on is null)
+    exists (select 1 from lanes where head_id is not null and parked_on is null and app = ?4)
     or exists (select 1 from jobs where row_state = 1 and available_at <= ?1)
-    or exists (select 1 from jobs where row_state = 3)
+    or exists (select 1 from jobs where row_state = 3 and app = ?4)
     or exists (select 1 from open_keys) or exists (select 1 from settling)
     or exists (select 1 from reviving) or exists (select 1 from revivable)
     or exists (select 1 from workers where ended_at is null and (boot_id <> ?2 or expires_at <= ?3))
 
 -- read_job --
--- One job for people, by key.
-select * from job_rows where key = ?1
+-- Jobs for people, by key, of an app or of all.
+select * from job_rows where key = ?1 and (?2 is null or app_no = ?2) order by id
 
 -- list_jobs --
--- Jobs for people with ids above ?1 up to ?2; ?3, ?4 = bounds of row_state, ?5 = task, ?6 = most.
+-- Jobs for people with ids above ?1 up to ?2; ?3, ?4 = bounds of row_state, ?5 = task, ?6 = most, ?7 = app.
 select * from job_rows
-where id > ?1 and id <= ?2 and +row_state between ?3 and ?4 and (?5 is null or task = ?5)
+where id > ?1 and id <= ?2 and +row_state between ?3 and ?4 and (?5 is null or task = ?5) and (?7 is null or app_no = ?7)
 order by id limit ?6
 
 -- window_end --
@@ -1573,10 +1642,10 @@ order by id limit ?6
 select max(id) from (select id from jobs where id > ?1 order by id limit ?2)
 
 -- list_unhappy --
--- Jobs for people above an id that ended otherwise than done; ?2 = row_state, ?3 = task, ?4 = most.
+-- Jobs for people above an id that ended otherwise than done; ?2 = row_state, ?3 = task, ?4 = most, ?5 = app.
 select job_rows.* from (
     select id from jobs where row_state >= 6 and row_state = ?2 and id > ?1
-        and (?3 is null or (select task from lanes where lanes.id = lane_id) = ?3)
+        and (?3 is null or (select task from lanes where lanes.id = lane_id) = ?3) and (?5 is null or app = ?5)
     order by id limit ?4
 ) as wanted cross join job_rows on job_rows.id = wanted.id
 
@@ -1600,14 +1669,14 @@ select min(+id) from jobs where row_state = 4 and +id > ?1
 
 -- keys_between --
 -- The first keys from ?1 to before ?2.
-select key from jobs where key >= ?1 and key < ?2 order by key limit ?3
+select distinct key from jobs where key >= ?1 and key < ?2 order by key limit ?3
 
 -- read_attempts --
--- The history of a job.
+-- The history of a job, by id.
 select attempts.token, coalesce(workers.id, 'worker ' || attempts.worker), attempts.outcome, attempts.started_at,
     attempts.ended_at, attempts.error
 from jobs join attempts on attempts.job_id = jobs.id left join workers on workers.no = attempts.worker
-where jobs.key = ?1 order by attempts.token
+where jobs.id = ?1 order by attempts.token
 
 -- read_dependencies --
 -- What a job waits for or waited for, open ones first, at most ?2: [key, kind, row_state, open].
@@ -1634,13 +1703,13 @@ where held.limit_key = ?1 order by held.job_id, held.token limit ?2
 -- check_task_counts --
 -- Counters that are not a count: [task, state, counted, kept].
 select name, state, sum(counted), sum(kept) from (
-    select lanes.task as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
+    select iif(lanes.app = 1, 'task', 'task:' || lanes.app) as scope, lanes.task as name, case when row_state = 0 then 'waiting' when row_state < 4 then 'queued'
         when row_state = 4 then 'in_progress' when row_state = 5 then 'done' when row_state = 6 then 'skipped'
         when row_state = 7 then 'error' else 'cancelled' end as state, count(*) as counted, 0 as kept
-    from jobs join lanes on lanes.id = jobs.lane_id group by 1, 2
+    from jobs join lanes on lanes.id = jobs.lane_id group by 1, 2, 3
     union all
-    select name, state, 0, n from counters where scope = 'task'
-) group by name, state having sum(counted) <> sum(kept)
+    select scope, name, state, 0, n from counters where scope = 'task' or scope glob 'task:*'
+) group by scope, name, state having sum(counted) <> sum(kept)
 
 -- check_group_counts --
 -- Counters that are not a count: [group, state, counted, kept].
@@ -1704,13 +1773,15 @@ union all
 select call || ', which is forgotten,' from answers where not exists (select 1 from calls where calls.no = answers.call)
 
 -- check_reserves --
--- Accounts whose reserve is not that of their calls: [scope, period, span, counted, kept].
+-- Accounts whose reserve is not that of their calls: [app, scope, period, span, counted, kept].
 with unended as materialized (
     select * from calls where ended_at is null
 ), spans as (
     select no, 'run' as period, run_id as span from unended
     union all
     select no, 'day', day from unended
+    union all
+    select no, 'total', 'total' from unended
 ), scopes as (
     select no, 'all' as scope from unended
     union all
@@ -1720,14 +1791,14 @@ with unended as materialized (
     union all
     select no, 'task:' || task from unended
 )
-select scope, period, span, sum(micros) || ' and ' || sum(tokens), sum(kept_micros) || ' and ' || sum(kept_tokens)
+select app, scope, period, span, sum(micros) || ' and ' || sum(tokens), sum(kept_micros) || ' and ' || sum(kept_tokens)
 from (
-    select scopes.scope, spans.period, spans.span, unended.reserved_micros as micros, unended.reserved_tokens as tokens,
+    select unended.app, scopes.scope, spans.period, spans.span, unended.reserved_micros as micros, unended.reserved_tokens as tokens,
         0 as kept_micros, 0 as kept_tokens
     from unended join spans on spans.no = unended.no join scopes on scopes.no = unended.no
     union all
-    select scope, period, span, 0, 0, reserved_micros, reserved_tokens from accounts
-) as sums group by scope, period, span having sum(micros) <> sum(kept_micros) or sum(tokens) <> sum(kept_tokens)
+    select app, scope, period, span, 0, 0, reserved_micros, reserved_tokens from accounts
+) as sums group by app, scope, period, span having sum(micros) <> sum(kept_micros) or sum(tokens) <> sum(kept_tokens)
 
 -- check_call_counts --
 -- Figures of all calls that are not a count: [figure, counted, kept].
@@ -1744,7 +1815,17 @@ select state, sum(counted), sum(kept) from (
     union all
     select 'estimated', coalesce(sum(estimated), 0), 0 from calls
     union all
+    select 'doubts', coalesce(sum(doubts), 0), 0 from calls
+    union all
+    select 'doubt_micros', coalesce(sum(doubt_micros), 0), 0 from calls
+    union all
+    select 'doubt_tokens', coalesce(sum(doubt_tokens), 0), 0 from calls
+    union all
     select 'unended', count(*), 0 from calls where ended_at is null
+    union all
+    select 'open_micros', coalesce(sum(reserved_micros), 0), 0 from calls where ended_at is null
+    union all
+    select 'open_tokens', coalesce(sum(reserved_tokens), 0), 0 from calls where ended_at is null
     union all
     select state, 0, n from counters where scope = 'calls'
 ) as counts group by state having sum(counted) <> sum(kept)
@@ -1790,9 +1871,133 @@ union all
 select 'Plan ' || id || ' is running, but never began' from plans where state = 'running' and begun_at is null
 
 -- check_file --
--- Is the file sound?
+-- The quick integrity check of the file.
 pragma quick_check(10)
 
 -- check_file_fully --
--- Is the file sound, and every index true to its table?
+-- The full integrity check: the file, and every index against its table.
 pragma integrity_check(10)
+
+-- check_apps --
+-- Jobs and lanes that belong to different apps, or to none.
+select jobs.key from jobs join lanes on lanes.id = jobs.lane_id
+where jobs.app <> lanes.app or not exists (select 1 from apps where apps.no = jobs.app)
+
+-- list_apps --
+-- Apps, by name: [number, name, last seen, workers that are alive]; ?1, ?2 = boot id and boot time.
+select no, name, max(coalesce(seen_at, 0), coalesce((select max(started_at) from workers where workers.app = apps.no), 0)), (
+    select count(*) from workers
+    where workers.app = apps.no and ended_at is null and boot_id = ?1 and expires_at > ?2
+)
+from apps order by name
+
+-- read_app --
+-- The number of an app.
+select no from apps where name = ?1
+
+-- add_app --
+-- An app signs on for the first time.
+insert into apps (no, name) select 1 + max(no), ?1 from apps where true on conflict (name) do nothing
+
+-- name_app --
+-- Gives an app another name.
+update apps set name = ?2 where no = ?1
+
+-- see_app --
+-- An app has signed on.
+update apps set seen_at = ?2 where no = ?1
+
+-- rename_units --
+-- Units of an app under its new name.
+update units set app = ?2 where app = ?1
+
+-- rename_preflights --
+-- What was checked for an app, under its new name.
+update or replace preflights set app = ?2 where app = ?1
+
+-- rename_plans --
+-- Plans of an app under its new name.
+update plans set app = ?2 where app = ?1
+
+-- is_app_named --
+-- True if the store names another app than ?1 that something belongs to.
+select exists (select 1 from apps where name not in ('', ?1)) or exists (select 1 from units where app <> ?1)
+    or exists (select 1 from plans where app <> ?1)
+
+-- movable_jobs --
+-- The next jobs of app ?1 above an id that belong to another app, by unit or plan, or are of its tasks ?4, or of any if that is
+-- null: [id, key, lane, row_state, task, group, limit_keys, kind]. ?2 = above, ?3 = the last to look at, ?5 = the name of the other.
+select jobs.id, jobs.key, jobs.lane_id, jobs.row_state, lanes.task, lanes.grp, lanes.limit_keys, lanes.kind
+from jobs join lanes on lanes.id = jobs.lane_id
+where jobs.id > ?2 and jobs.id <= ?3 and jobs.app = ?1 and (
+    ?4 is null
+    or lanes.kind = 'tick' and exists (select 1 from units where units.job_id = jobs.id and units.app = ?5)
+    or lanes.kind in ('slice', 'step') and exists (select 1 from plans where plans.id = jobs.plan_id and plans.app = ?5)
+    or lanes.kind not in ('tick', 'slice', 'step') and lanes.task in (select value from jsonb_each(?4))
+) order by jobs.id
+
+-- is_named_in --
+-- True if units or plans of the app of name ?2 have jobs of app ?1.
+select exists (select 1 from units join jobs on jobs.id = units.job_id where units.app = ?2 and jobs.app = ?1)
+    or exists (select 1 from plans join jobs on jobs.plan_id = plans.id where plans.app = ?2 and jobs.app = ?1)
+
+-- taken_keys --
+-- Of these keys, those that app ?2 has; ?1 = [key, …].
+select json_group_array(jobs.key)
+from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value and jobs.app = ?2
+
+-- move_jobs --
+-- Jobs go to another app; ?1 = [[job, lane], …], ?2 = app.
+update jobs set app = ?2, lane_id = moved.value ->> 1
+from jsonb_each(?1) as moved where jobs.id = moved.value ->> 0
+
+-- common_key --
+-- The first key that two apps both have.
+select jobs.key from jobs cross join jobs as other on other.key = jobs.key and other.app = ?2 where jobs.app = ?1 limit 1
+
+-- cursors_and_datasets --
+-- The names of all cursors, and those of all datasets with slices: [name, is it a dataset].
+select name, 0 from cursors union all select distinct dataset, 1 from manifests
+
+-- move_cursor --
+-- A cursor goes to another app, unless it has one.
+update or ignore cursors set name = ?2 where name = ?1
+
+-- move_slices --
+-- Slices of a dataset go to another app, at most ?3.
+update manifests set dataset = ?2 where id in (select id from manifests where dataset = ?1 limit ?3)
+
+-- app_counts --
+-- Counters by app: [app, task, state, jobs].
+select apps.no, counters.name, counters.state, counters.n from apps
+cross join counters on counters.scope = iif(apps.no = 1, 'task', 'task:' || apps.no) where counters.n <> 0
+
+-- rename_calls --
+-- Calls of an app under its new name.
+update calls set app = ?2 where app = ?1
+
+-- rename_accounts --
+-- What an app has spent counts under its new name, beside what was spent there.
+insert into accounts (
+    scope, period, span, app, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated, doubt_micros, doubt_tokens
+)
+select
+    scope, period, span, ?2, spent_micros, spent_tokens, reserved_micros, reserved_tokens, bought, reused, resent,
+    estimated, doubt_micros, doubt_tokens
+from accounts where app = ?1
+on conflict (span, period, scope, app) do update set
+    spent_micros = accounts.spent_micros + excluded.spent_micros,
+    spent_tokens = accounts.spent_tokens + excluded.spent_tokens,
+    reserved_micros = accounts.reserved_micros + excluded.reserved_micros,
+    reserved_tokens = accounts.reserved_tokens + excluded.reserved_tokens,
+    bought = accounts.bought + excluded.bought,
+    reused = accounts.reused + excluded.reused,
+    resent = accounts.resent + excluded.resent,
+    estimated = accounts.estimated + excluded.estimated,
+    doubt_micros = accounts.doubt_micros + excluded.doubt_micros,
+    doubt_tokens = accounts.doubt_tokens + excluded.doubt_tokens
+
+-- forget_accounts --
+-- The accounts of an app that has another name now.
+delete from accounts where app = ?1

@@ -180,9 +180,9 @@ class SqliteReader(SqlReader):
     def data_version(self) -> int:
         return int(self.value("data_version"))
 
-    def anything_to_lease(self, now: int, boot: BootTime) -> bool:
+    def anything_to_lease(self, now: int, boot: BootTime, app: int) -> bool:
         self.refuse_newer_schema()  # a worker that waits must notice, too
-        return bool(self.value("anything_to_lease", now, boot.boot_id, boot.at))
+        return bool(self.value("anything_to_lease", now, boot.boot_id, boot.at, app))
 
     def check(self) -> list[str]:
         return super().check() + [

@@ -36,6 +36,8 @@ from penstock.errors import (
 )
 from penstock.ids import IdSource
 from penstock.model.views import RestorePlan, RestoreReport, WorkerView
+from penstock.model.worker import living_workers
+from penstock.process_identity import is_gone
 from penstock.stores.sqlite.backup import (
     check_store,
     copy_backup,
@@ -263,7 +265,7 @@ class Restore:
             workers = reader.workers(self._boot_clock.boot_time())
         except SchemaTooNew:
             return  # of a newer schema, or an empty file: nobody of ours can use it
-        alive = [worker for worker in workers if worker.alive]
+        alive = living_workers(workers, is_gone)
         if alive:
             raise StoreBusy(_living(self._store, alive))
 

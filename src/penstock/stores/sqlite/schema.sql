@@ -7,6 +7,13 @@ create table meta (
 ) strict, without rowid;
 insert into meta (name, value) values ('token_floor', '0'), ('purged_id', '0'), ('commit_seq', '0');
 
+create table apps (
+    no integer primary key,
+    name text not null unique,
+    seen_at integer
+) strict;
+insert into apps (no, name) values (1, '');
+
 create table lanes (
     id integer primary key autoincrement,
     spec text not null unique,
@@ -18,14 +25,15 @@ create table lanes (
     head_id integer,
     parked_on text,
     parked_seq integer
-, kind text not null default 'job') strict;
-create index lanes_ready on lanes (grp, head_priority desc, head_at, head_id)
+, kind text not null default 'job', app integer not null default 1) strict;
+create index lanes_ready on lanes (app, grp, head_priority desc, head_at, head_id)
     where head_id is not null and parked_on is null;
 create index lanes_parked on lanes (parked_on, parked_seq) where parked_on is not null;
 
 create table jobs (
     id integer primary key,
-    key text not null unique,
+    app integer not null,
+    key text not null,
     lane_id integer not null,
     partition text,
     priority integer not null,
@@ -51,7 +59,8 @@ create table jobs (
     updated_at integer not null,
     started_at integer,
     finished_at integer
-) strict;
+, cell integer not null default 0) strict;
+create unique index jobs_key on jobs (key, app);
 create index jobs_ready on jobs (lane_id, priority desc, available_at, id) where row_state = 2;
 create index jobs_due on jobs (available_at) where row_state = 1;
 create index jobs_suspect on jobs (id) where row_state = 3;
@@ -142,7 +151,7 @@ create table workers (
     status text,
     status_at integer,
     ended_at integer
-) strict;
+, app integer not null default 1) strict;
 create index workers_alive on workers (expires_at) where ended_at is null;
 
 create table control (
@@ -186,6 +195,10 @@ create table calls (
     reused integer not null default 0,
     resent integer not null default 0,
     estimated integer not null default 0,
+    doubts integer not null default 0,
+    doubt_micros integer not null default 0,
+    doubt_tokens integer not null default 0,
+    app text not null default '',
     unique (job_id, fingerprint, ordinal)
 ) strict;
 
@@ -204,15 +217,18 @@ create table accounts (
     scope text not null,
     period text not null,
     span text not null,
+    app text not null,
     spent_micros integer not null,
     spent_tokens integer not null,
     reserved_micros integer not null,
     reserved_tokens integer not null,
     bought integer not null,
     reused integer not null,
-    resent integer not null default 0,
-    estimated integer not null default 0,
-    primary key (span, period, scope)
+    resent integer not null,
+    estimated integer not null,
+    doubt_micros integer not null,
+    doubt_tokens integer not null,
+    primary key (span, period, scope, app)
 ) strict, without rowid;
 
 create table runs (
@@ -230,7 +246,7 @@ create table run_parts (
 
 create table units (
     job_id integer primary key,
-    key text not null unique,
+    key text not null,
     app text not null,
     timing text not null,
     ticks integer not null default 0,
@@ -238,20 +254,21 @@ create table units (
     failed integer not null default 0,
     last_tick_at integer,
     last_due_at integer,
-    retired_at integer
+    retired_at integer,
+    unique (key, app)
 ) strict;
 create index units_app on units (app, key);
 
 create table preflights (
-    unit text primary key,
     app text not null,
+    unit text not null,
     name text not null,
     partition text not null,
     value text,
     error text,
-    checked_at integer not null
+    checked_at integer not null,
+    primary key (app, unit)
 ) strict, without rowid;
-create index preflights_app on preflights (app, unit);
 
 create table cursors (
     name text primary key,
@@ -316,8 +333,9 @@ select
     jobs.id, jobs.key, lanes.task, lanes.grp, jobs.partition, lanes.limit_keys, jobs.priority, jobs.payload,
     jobs.row_state, jobs.token, workers.id as worker, jobs.attempts, jobs.crashes, jobs.deferred_since,
     jobs.available_at, jobs.pending, jobs.plan_id, jobs.level, jobs.result, jobs.error, jobs.created_at,
-    jobs.updated_at, jobs.started_at, jobs.finished_at, lanes.kind
-from jobs join lanes on lanes.id = jobs.lane_id left join workers on workers.no = jobs.worker;
+    jobs.updated_at, jobs.started_at, jobs.finished_at, lanes.kind, apps.name as app, jobs.app as app_no
+from jobs join lanes on lanes.id = jobs.lane_id join apps on apps.no = jobs.app
+left join workers on workers.no = jobs.worker;
 
 -- A unit as people see it.
 create view unit_rows as

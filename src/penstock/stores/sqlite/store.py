@@ -136,7 +136,7 @@ class SqliteStore(SqlStore):
         return f"sqlite:///{self._path}"
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:
-        return self._writer.submit(lambda tx: lease.lease(tx, request, self._cursor), atomic=True)
+        return self._submit(lambda tx: lease.lease(tx, request, self._cursor), atomic=True)
 
     def _watch_on(self, loop: asyncio.AbstractEventLoop) -> WalWatch:
         if self._watch is None or self._watch.loop is not loop:
@@ -170,7 +170,7 @@ class SqliteStore(SqlStore):
             pause = FAST_POLL_SECONDS if fast else slow
 
     def _anything_to_lease(self) -> bool:
-        return self._reader.anything_to_lease(*self._times())
+        return self._reader.anything_to_lease(*self._times(), self._no)
 
     def close(self) -> None:
         if os.getpid() != self._pid:

@@ -13,10 +13,10 @@ from penstock.clock import BootTime
 from penstock.model.job import LeasedJob
 from penstock.stores.sql.statements import Row, as_json
 from penstock.stores.sql.transaction import PayloadsTooLarge, Transaction
+from penstock.stores.sqlite.connection import ImpossibleRows
 
 _decode = msgspec.json.Decoder().decode
 _decode_jobs = msgspec.json.Decoder(list[LeasedJob]).decode
-_decode_job = msgspec.json.Decoder(LeasedJob).decode
 
 
 class SqliteTransaction(Transaction):
@@ -46,14 +46,15 @@ class SqliteTransaction(Transaction):
 
     def insert_jobs(self, rows: Sequence[Row]) -> dict[str, int]:
         last = self.value("last_job_id")
-        created = self.run("insert_jobs", as_json(rows), self.now, last)
+        created = self.run("insert_jobs", as_json(rows), self.now, last, self.app)
         if created == len(rows):
             ids = range(last + 1, last + 1 + created)
             return dict(zip((row[0] for row in rows), ids, strict=True))
         return dict(self.array("keys_above", last))
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return {key: (id_, state) for key, id_, state in self.array("jobs_by_key", as_json(keys))}
+        found = self.array("jobs_by_key", as_json(keys), self.app)
+        return {key: (id_, state) for key, id_, state in found}
 
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
         try:
@@ -62,13 +63,15 @@ class SqliteTransaction(Transaction):
             raise PayloadsTooLarge from None
 
     def mark_leased(self, jobs: Sequence[LeasedJob], no: int) -> None:
-        self.run("mark_leased", as_json([job.id for job in jobs]), no, self.now)
+        marked = self.run("mark_leased", as_json([job.id for job in jobs]), no, self.now)
+        if marked != len(jobs):
+            raise ImpossibleRows(f"{len(jobs) - marked} jobs of the index jobs_ready are not ready")
         self.touch_all(job.lane_id for job in jobs)
 
-    def take_suspect(self, job_id: int, no: int) -> LeasedJob | None:
-        job = _decode_job(self.value("take_suspect", job_id))
-        self.run("mark_solo", job_id, no, self.now)
-        return job
+    def take_suspects(self, job_ids: Sequence[int], no: int) -> list[LeasedJob]:
+        jobs = _decode_jobs(self.value("take_suspects", as_json(job_ids)))
+        self.run("mark_solo", as_json(job_ids), no, self.now)
+        return jobs
 
     def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
         self.run("park_lanes", as_json(rows))

@@ -36,13 +36,13 @@ def test_it_holds_no_more_than_a_minute_however_long_it_counts() -> None:
 
 def test_failures_are_in_a_row_until_a_reply_is_better_and_our_own_doing_is_no_reply() -> None:
     counts = ModelCounts()
-    counts.ended(RequestOutcome.PROVIDER_FAILURE)
-    counts.ended(RequestOutcome.LOCAL_CANCELLED)
-    counts.ended(RequestOutcome.PROVIDER_TIMEOUT)
+    counts.ended(RequestOutcome.PROVIDER_FAILURE, 0.0)
+    counts.ended(RequestOutcome.LOCAL_CANCELLED, 0.0)
+    counts.ended(RequestOutcome.PROVIDER_TIMEOUT, 0.0)
 
     assert (counts.failed, counts.failed_in_row, counts.refused) == (2, 2, 0)
 
-    counts.ended(RequestOutcome.RATE_LIMITED)
+    counts.ended(RequestOutcome.RATE_LIMITED, 0.0)
 
     assert (counts.failed, counts.failed_in_row, counts.refused) == (2, 0, 1)
 

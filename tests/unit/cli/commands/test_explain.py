@@ -71,8 +71,12 @@ def test_a_budget_that_ended_a_run_is_told(store: SqliteStore, command: Command,
 
     said = command(name)
 
-    sentence = "The budget [budget] of 9 tokens a run is used up (a call of a/m may need 5 tokens)"
-    assert f"A budget ended workers of this run: {sentence}: raise budget.tokens = 9" in said.out
+    sentence = (
+        "The budget [budget.run] of 9 tokens a run is used up (a call of a/m may need 5 tokens)"
+    )
+    assert (
+        f"A budget ended workers of this run: {sentence}: raise budget.run.tokens = 9" in said.out
+    )
     assert f'"over_budget": "{sentence}: raise' in command(name, "--json").out
 
 

@@ -78,7 +78,8 @@ def test_what_was_paid_is_that_of_the_run_all_of_it_first() -> None:
     lines = lines_of(found, facts(), 20 * SECOND)
     head = lines.index("paid    dollars  tokens  bought  reused")
     assert lines[head + 1] == "all       $2.50       7       5       4"
-    assert lines[head + 3] == "2 calls in doubt; $1.00 reserved."
+    assert lines[head + 3] == "2 sends in doubt."
+    assert lines[head + 4] == "$1.00 reserved for calls without an answer so far."
 
 
 def test_money_is_an_exact_text_in_the_document() -> None:
@@ -96,7 +97,7 @@ def test_without_prices_no_dollars_are_told() -> None:
 
     head = lines.index("paid  dollars  tokens  bought  reused")
     assert lines[head + 1] == "all         -       7       5       4"
-    assert lines[head + 2] == "2 calls in doubt."
+    assert lines[head + 2] == "2 sends in doubt."
 
 
 def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:

@@ -44,10 +44,11 @@ def test_a_task_that_is_held_back_by_a_budget_names_it_with_numbers() -> None:
     assert found.gate is Gate.BUDGET
     assert found.sentence == (
         "The task 'fetch' of 'k' is held back in run 'r' by a budget: a call of ai/gpt-5 may "
-        "need $0.03. [budget] has $0.01 of $2.00 left ($1.99 spent)."
+        "need $0.03. [budget.run] has $0.01 of $2.00 left ($1.99 spent)."
     )
     assert found.unblocks == (
-        "budget.usd = 2 in penstock.toml is raised and a new run starts; a new run counts from zero"
+        "budget.run.usd = 2 in penstock.toml is raised and a new run starts; a new run "
+        "counts from zero"
     )
     assert found.command == "penstock queue run"
     assert found.worker == W
@@ -74,18 +75,19 @@ def stopped(refusal: BudgetRefusal, span: str) -> BudgetStop:
 
 
 def test_after_a_run_that_its_budget_ended_the_budget_is_the_gate() -> None:
-    budget = msgspec.structs.replace(RUN_BUDGET, usd_from="PENSTOCK_BUDGET__USD")
+    budget = msgspec.structs.replace(RUN_BUDGET, usd_from="PENSTOCK_BUDGET__RUN__USD")
     refusal = msgspec.structs.replace(REFUSAL, budget=budget)
 
     found = explain(facts(job(), workers=(), stops=(stopped(refusal, "r"),)))
 
     assert found.gate is Gate.BUDGET
     assert found.sentence == (
-        "No live worker could take 'k': the last run ended at its budget [budget] of "
+        "No live worker could take 'k': the last run ended at its budget [budget.run] of "
         "$2.00 a run ($1.99 spent, and a call of ai/gpt-5 may need $0.03)."
     )
     assert found.unblocks == (
-        "a new run starts: it counts from zero, up to PENSTOCK_BUDGET__USD=2 in the environment "
+        "a new run starts: it counts from zero, up to PENSTOCK_BUDGET__RUN__USD=2 in the "
+        "environment "
         "(which goes before every file)"
     )
     assert found.command == "penstock queue run"

@@ -119,8 +119,8 @@ def test_what_has_ended_does_not_hold_a_job_up() -> None:
     """An end of which the dependant was not told yet, beside a dependency that goes on."""
 
     class Untold(Answering):
-        def job_context(self, key: str) -> Reply[JobContext | None]:
-            found = super().job_context(key).result()
+        def job_context(self, key: str, app: str | None = None) -> Reply[JobContext | None]:
+            found = super().job_context(key, app).result()
             assert found is not None
             edges = tuple(msgspec.structs.replace(x, open=True) for x in found.dependencies)
             return Reply.of(msgspec.structs.replace(found, dependencies=edges))

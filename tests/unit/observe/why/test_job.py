@@ -299,12 +299,12 @@ def test_a_limit_with_room_holds_nobody_up() -> None:
     assert explain(facts(limited(), caps=KnownCaps({"host:x": 3}))).gate is Gate.TURN
 
 
-def test_a_suspect_waits_to_run_alone() -> None:
+def test_a_suspect_waits_in_quarantine() -> None:
     found = explain(facts(job(suspect=True, crashes=1), stats=stats(suspects=2)))
 
-    assert found.gate is Gate.RUNS_ALONE
+    assert found.gate is Gate.QUARANTINE
     assert "1 crash alone" in found.sentence
-    assert found.details == ("Jobs that wait to run alone: 2.",)
+    assert found.details == ("Jobs that wait in quarantine: 2.",)
 
 
 def test_workers_whose_slots_are_full_are_told_as_of_their_last_word() -> None:
@@ -321,9 +321,9 @@ def test_workers_whose_slots_are_full_are_told_as_of_their_last_word() -> None:
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        ("async", "penstock queue run --slots 8"),
-        ("thread", "PENSTOCK_RUNTIME__THREAD_SLOTS=8 penstock queue run"),
-        ("process", "PENSTOCK_RUNTIME__PROCESS_SLOTS=8 penstock queue run"),
+        ("async", "PENSTOCK_RUNTIME__ASYNC_SLOTS=8 penstock queue run"),
+        ("thread", "penstock queue run --threads 8"),
+        ("process", "penstock queue run --process-slots 8"),
     ],
 )
 @pytest.mark.parametrize("is_leased", [False, True])

@@ -78,7 +78,7 @@ def test_an_idempotency_key_tells_stores_jobs_places_and_purchases_apart() -> No
     [
         ("https://api.openai.com/v1", None, "Idempotency-Key"),
         ("https://api.anthropic.com", None, "Idempotency-Key"),
-        ("https://api.anthropic.com", "", None),
+        ("https://api.anthropic.com", "", ""),
         ("https://api.example", None, None),
         ("https://api.example", "X-Key", "X-Key"),
         (None, None, None),

@@ -15,7 +15,7 @@ import pytest
 from penstock.errors import SchemaTooNew, StoreError, StoreReadOnly, StoreUnsupported
 from penstock.ids import SystemIds
 from penstock.model.job import JobId, JobState, WorkerId
-from penstock.model.lease import JobRef, WorkerInfo
+from penstock.model.lease import JobRef
 from penstock.stores.protocol import JobFilter
 from penstock.stores.sql.statements import Migration, read_migrations
 from penstock.stores.sqlite.backup import back_up
@@ -73,8 +73,7 @@ def test_a_process_of_the_first_schema_writes_nothing_more_after_the_upgrade(
 
     url, steps = first
     old = open_postgres(url, durability="normal", migrations=steps[:1])
-    old.register(WorkerInfo(id=WORKER, run_id="r", tasks=("t",)), 600).result()
-    assert old.beat([WORKER], 600).result() == {WORKER}
+    assert old.beat([WORKER], 600).result() == frozenset()  # it may write so far
     open_postgres(url, durability="normal").close()
 
     writes: list[Callable[[], object]] = [

@@ -368,3 +368,18 @@ def test_a_store_that_is_closed_refuses_everything_and_closes_again(path: Path) 
     for reply in (store.enqueue(new_jobs(1)), store.stats(), store.job("k")):
         with pytest.raises(StoreError):
             reply.result(1)
+
+
+def test_a_store_that_every_user_may_change_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "store.db"
+    SqliteStore.open(path).close()
+
+    for file, mode in ((path, 0o666), (path.parent, 0o777)):
+        before = file.stat().st_mode
+        file.chmod(mode)
+        with pytest.raises(StoreUnsupported, match=f"mode {mode:04o}. Close it with 'chmod o-w"):
+            SqliteStore.open(path)
+        file.chmod(before)
+
+    path.parent.chmod(0o1777)  # as /tmp: others cannot replace what is ours
+    SqliteStore.open(path).close()

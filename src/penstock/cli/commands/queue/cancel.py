@@ -55,9 +55,11 @@ def cancel(
     is_bulk = task is not None or state is not None
     if is_bulk == bool(keys):
         raise UsageError("Name jobs by their keys, or all of a kind by --task and --state.")
-    with Target.named(app=app, store=store).opened_store() as opened:
+    target = Target.named(app=app, store=store)
+    with target.opened_store() as opened:
         if is_bulk:
             return _cancel_all(opened, wanted, yes=yes, as_json=as_json)
+        target.mean(opened, *(keys or ()))
         return _cancel_keys(opened, keys or [], as_json=as_json)
 
 

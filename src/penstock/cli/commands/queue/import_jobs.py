@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock queue import`: accepts the jobs of a file; bad lines are told, good ones are kept.
+"""`penstock queue import`: accepts the jobs of a file; bad lines are reported, good ones are kept.
 
 Streaming: a batch is one transaction. A batch that the store refuses is halved and tried again,
 until only the line to blame is lost. Keys make a second import of the same file go on where the

@@ -59,7 +59,7 @@ def list_jobs(
         if as_json:
             _print_document(jobs)
         else:
-            _print_lines(jobs, _task_width(opened))
+            _print_lines(jobs, _widths(opened))
 
 
 def _all(store: Store, wanted: JobFilter) -> Iterator[Job]:
@@ -74,11 +74,11 @@ def _pages(jobs: Iterator[Job]) -> Iterator[list[Job]]:
         yield page
 
 
-def _print_lines(jobs: Iterator[Job], task_width: int) -> None:
+def _print_lines(jobs: Iterator[Job], widths: tuple[int, int]) -> None:
     empty = True
     for page in _pages(jobs):
         empty = False
-        if not say("\n".join(_line(job, task_width) for job in page)):
+        if not say("\n".join(_line(job, *widths) for job in page)):
             return  # nobody reads any more
     if empty:
         say("No jobs.")
@@ -92,7 +92,7 @@ def _print_document(jobs: Iterator[Job]) -> None:
         texts = []
         for job in page:
             document = document_of(job, ())
-            del document["history"]
+            del document["history"], document["calls"]  # `queue show` reads and counts them
             texts.append(f"{comma}\n    {format_document(document, indent=0)}")
             comma = ","
         if not write("".join(texts)):
@@ -100,15 +100,20 @@ def _print_document(jobs: Iterator[Job]) -> None:
     write("\n  ]\n}\n" if comma else "]\n}\n")
 
 
-def _task_width(store: Store) -> int:
+def _widths(store: Store) -> tuple[int, int]:
+    """Of the columns of apps, 0 where there is only one, and of tasks."""
+    apps = [app.name for app in store.apps().result()]
     names = store.stats().result().shown_tasks
-    return min(max(map(len, names), default=0), TASK_WIDTH_MAX)
+    task_width = min(max(map(len, names), default=0), TASK_WIDTH_MAX)
+    return (max(map(len, apps)) if len(apps) > 1 else 0), task_width
 
 
-def _line(job: Job, task_width: int) -> str:
+def _line(job: Job, app_width: int, task_width: int) -> str:
     note = _note(job)
+    app = f"{escaped(job.app):<{app_width}}  " if app_width else ""
     text = (
-        f"{job.state.value:<11}  {escaped(task_name(job.task)):<{task_width}}  {escaped(job.key)}"
+        f"{job.state.value:<11}  {app}{escaped(task_name(job.task)):<{task_width}}  "
+        f"{escaped(job.key)}"
     )
     return f"{text}  ({note})" if note else text
 
@@ -120,7 +125,7 @@ def _note(job: Job) -> str:
     if job.state is JobState.IN_PROGRESS:
         return f"held by {escaped(job.worker or 'nobody')}"
     if job.suspect:
-        return "must run alone"
+        return "in quarantine"
     if job.state is JobState.QUEUED and job.available_at > job.updated_at:
         return f"due at {iso_time(job.available_at)}"
     if job.last_error is None or job.state is JobState.DONE:

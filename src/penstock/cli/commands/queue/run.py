@@ -10,7 +10,9 @@ import typer
 from penstock.cli.commands.run_supervised import (
     AppArgument,
     ProcessesOption,
+    ProcessSlotsOption,
     SlotsOption,
+    ThreadsOption,
     spec_of,
     supervise,
     target_of,
@@ -26,6 +28,8 @@ def run_queue(
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left.")] = False,
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
+    threads: ThreadsOption = None,
+    process_slots: ProcessSlotsOption = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,7 +45,7 @@ def run_queue(
     store: StoreOption = None,
 ) -> int:
     """Work on the queue, until it is stopped or (--drain) empty."""
-    target = target_of(app_argument, app, store, slots)
+    target = target_of(app_argument, app, store, slots, threads, process_slots)
     if limit:
         target.flags["--limit"] = limit
     if max_per_host is not None:

@@ -53,7 +53,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about one job, its history included."""
-    with Target.named(app=app, store=store).opened_store() as opened:
+    target = Target.named(app=app, store=store)
+    with target.opened_store() as opened:
+        target.mean(opened, key)
         job = opened.job(key).result()
         history = opened.attempts(key).result()
         calls = CallFigures() if job is None else opened.call_figures(job.id).result()
@@ -96,16 +98,19 @@ def document_of(
         facts: around it; None: it is not held by anybody.
     """
     standing = None if facts is None else explain(facts)
+    unreadable: dict[str, object] = {}
     return {
         "key": job.key,
+        "app": job.app,
         "task": task_name(job.task),
         "state": job.state.value,
         "group": job.group,
         "partition": job.partition,
         "priority": job.priority,
         "limit_keys": list(job.limit_keys),
-        "payload": msgspec.json.decode(job.payload),
-        "result": None if job.result is None else msgspec.json.decode(job.result),
+        "payload": _readable(job.payload, "payload", unreadable),
+        "result": _readable(job.result, "result", unreadable),
+        **unreadable,
         "error": _error_of(job.last_error),
         "failed_attempts": job.attempts,
         "crashes": job.crashes,
@@ -138,6 +143,15 @@ def document_of(
             for attempt in history
         ],
     }
+
+
+def _readable(text: str | None, name: str, unreadable: dict[str, object]) -> object:
+    """The value of a JSON text; one that a damaged store has spoilt is told, and shown as null."""
+    try:
+        return None if text is None else msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        unreadable["unreadable"] = f"the {name} is not JSON: {error}"
+        return None
 
 
 def schedule_of(unit: UnitView, cursor: str | None) -> dict[str, object]:
@@ -198,7 +212,7 @@ def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[st
 
 
 def _losses(count: int) -> str:
-    """A worker that dies takes many jobs with it: who was at fault shows only who runs alone."""
+    """A worker that dies takes many jobs with it: who was at fault shows in quarantine."""
     return f"{counted(count, 'loss', 'losses')} of a worker that ran others too: not charged"
 
 

@@ -79,7 +79,7 @@ def lines_of(
     if found.next_due_at is not None:
         lines.append(_due(found.next_due_at, now_at))
     if found.suspects:
-        lines.append(f"{found.suspects:,} jobs must run alone after a crash.")
+        lines.append(f"{found.suspects:,} jobs are in quarantine after a crash.")
     if found.paused:
         lines.append("The queue is paused.")
     lines.append(f"Workers alive: {max(found.workers - len(silent), 0):,}.")

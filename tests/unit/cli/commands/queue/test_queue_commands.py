@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import apsw
 import msgspec
 import pytest
 
@@ -208,6 +209,28 @@ def test_an_interrupted_import_says_how_far_it_came(
     assert "Stopped after line 3" in ended.err
 
 
+# list
+
+
+def test_list_goes_on_behind_a_payload_that_cannot_be_read(command: Command, project: Path) -> None:
+    for key in ("a", "b", "c"):
+        command("queue", "enqueue", "visit", key, '{"host": "h"}')
+    with apsw.Connection(str(project / ".penstock" / "shop.db")) as connection:
+        connection.execute("update jobs set payload = 'not{json' where key = 'b'")
+
+    listed = {job["key"]: job for job in command("queue", "list", "--json").document["jobs"]}
+    shown = command("queue", "show", "b")
+
+    assert list(listed) == ["a", "b", "c"]
+    assert listed["a"]["payload"] == {"host": "h"}
+    assert "unreadable" not in listed["a"]
+    assert listed["b"]["payload"] is None
+    assert listed["b"]["unreadable"].startswith("the payload is not JSON: ")
+    assert "calls" not in listed["a"]  # `show` counts them
+    assert shown.code == 0
+    assert "the payload is not JSON" in shown.out
+
+
 # stats and show
 
 
@@ -353,7 +376,12 @@ def test_a_talkative_app_does_not_spoil_the_document(command: Command, project: 
     ("arguments", "said"),
     [
         (["a.py", "--app", "b.py"], "The app is named twice: 'a.py' and --app 'b.py'."),
-        (["--slots", "0"], "runtime.async_slots must be > 0, got 0 (from --slots)."),
+        (["--slots", "0"], "runtime.slots must be > 0, got 0 (from --slots)."),
+        (["--threads", "0"], "runtime.thread_slots must be > 0, got 0 (from --threads)."),
+        (
+            ["--process-slots", "0"],
+            "runtime.process_slots must be > 0, got 0 (from --process-slots).",
+        ),
         (["--limit", "resolver"], "--limit must be DIMENSION=NAME:N"),
         (["--limit", "resolver=x:-1"], "limits.resolver.x must be >= 0"),
         (["--max-per-host", "-1"], "must be >= 0, got -1 (from --max-per-host)."),

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does Ctrl-Z stop a run as a whole, and does it go on as one?"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.model.job import JobState
+from penstock.process_tree import descendants
+from penstock.worker.process_guard import GUARD_NAME
+from tests.faults.shop import NOTES, Shop
+from tests.processes import environment_of_tests
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+
+APP = (
+    NOTES
+    + """
+import subprocess
+
+def wait(ctx):
+    note("start", ctx)
+    for _ in range(4_000):
+        if os.path.exists(HERE + "/go"):
+            break
+        time.sleep(0.05)
+    note("end", ctx)
+
+@app.task()
+def waits(ctx: Context) -> None:
+    wait(ctx)
+
+@app.task(executor="process")
+def waits_with_program(ctx: Context) -> None:
+    with subprocess.Popen(["sleep", "300"]) as program:
+        wait(ctx)
+        program.kill()
+"""
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path, APP)
+    yield shop
+    shop.close()
+
+
+def start(shop: Shop, **environment: str) -> subprocess.Popen[str]:
+    """A run in a process group of its own, as a shell starts it."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", "queue", "run", "--drain"],
+        cwd=shop.folder,
+        env=environment_of_tests(**environment),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    shop.running.append(run)
+    return run
+
+
+def states(run: subprocess.Popen[str]) -> set[str]:
+    """Of the supervisor and of all that it has started, but for guards."""
+    found = set()
+    for pid in (run.pid, *descendants(run.pid)):
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        if name != GUARD_NAME:
+            found.add(rest.split()[0])
+    return found
+
+
+def suspend(run: subprocess.Popen[str], shop: Shop) -> None:
+    """Press Ctrl-Z; again, if it came while one of them had the turn to write."""
+    with (shop.folder / "shop.db-turn").open() as turn:
+        for _ in range(100):
+            run.send_signal(signal.SIGTSTP)
+            wait_until(lambda: states(run) == {"T"})
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                run.send_signal(signal.SIGCONT)
+                wait_until(lambda: "T" not in states(run))
+            else:
+                return
+    raise AssertionError("somebody always has the turn to write")
+
+
+def test_ctrl_z_stops_workers_and_task_processes_and_fg_continues_them(shop: Shop) -> None:
+    keys = [*shop.add("waits"), *shop.add("waits_with_program")]
+    run = start(shop)
+    wait_until(lambda: len(shop.bodies()) == 2)
+    wait_until(lambda: len(list(descendants(run.pid))) == 5)  # two with their guards, a program
+
+    suspend(run, shop)
+    (shop.folder / "go").touch()
+    assert shop.bodies("end") == []
+    run.send_signal(signal.SIGCONT)
+
+    _, err = run.communicate(timeout=240)
+    assert run.returncode == 0, err
+    assert shop.starts() == dict.fromkeys(keys, 1)
+    assert len(shop.bodies("end")) == 2
+
+
+def test_a_body_whose_lease_ended_while_it_was_stopped_never_goes_on(shop: Shop) -> None:
+    shop.add("waits")
+    run = start(shop, PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="4")
+    wait_until(lambda: len(shop.bodies()) == 1)
+    suspend(run, shop)
+    (shop.folder / "go").touch()
+
+    code, err = shop.drain()  # waits for the end of the lease, then works
+
+    assert code == 0, err
+    run.send_signal(signal.SIGCONT)
+    _, err = run.communicate(timeout=240)
+    assert run.returncode == 0, err
+    assert "lost its lease while it was stopped" in err
+    assert len(shop.bodies("end")) == 1
+    assert shop.job("waits-0").state is JobState.DONE
+    assert shop.outcomes("waits-0") == ["lost", "done"]
