@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.definitions.request import JobRequest, to_new_job
 from penstock.model.job import Attempt, Job, JobId, JobState
-from penstock.stores.protocol import JobFilter
+from penstock.stores.open import open_store
+from penstock.stores.protocol import JobFilter, Store
 from penstock.stores.sqlite.store import SqliteStore
 from tests.processes import kill_run
 
@@ -19,10 +20,10 @@ from tests.processes import kill_run
 class ProjectFolder:
     """Owns one project folder, its store, and the runs in it; does not know how they start."""
 
-    def __init__(self, folder: Path, config: str, store: str) -> None:
+    def __init__(self, folder: Path, config: str, url: str) -> None:
         self.folder = folder
         (folder / "penstock.toml").write_text(config)
-        self.store = SqliteStore.open(folder / store, durability="normal")
+        self.store: Store = open_store(url, durability="normal", folder=folder)
         self.running: list[subprocess.Popen[Any]] = []
 
     def add(

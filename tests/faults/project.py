@@ -31,7 +31,7 @@ class Project(ProjectFolder):
     """A project with `fault_app`; what its runs say is collected in a file."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, CONFIG, STORE)
+        super().__init__(folder, CONFIG, f"sqlite:///{STORE}")
         (folder / "imports.log").touch()
         shutil.copy(Path(__file__).with_name("fault_app.py"), folder)
 

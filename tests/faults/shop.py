@@ -19,7 +19,7 @@ from tests.processes import environment_of_tests
 IN_TIME_SECONDS = 200.0
 CONFIG = """
 app = "shop.py"
-store = "sqlite:///shop.db"
+store = "{url}"
 durability = "normal"
 [runtime]
 lease_ttl_seconds = 30.0
@@ -50,8 +50,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Shop(ProjectFolder):
     """A project whose app is a text; what its runs say can be read from their pipes."""
 
-    def __init__(self, folder: Path, app: str, config: str = CONFIG) -> None:
-        super().__init__(folder, config, "shop.db")
+    def __init__(
+        self, folder: Path, app: str, config: str = CONFIG, url: str = "sqlite:///shop.db"
+    ) -> None:
+        super().__init__(folder, config.replace("{url}", url), url)
         (folder / "shop.py").write_text(app)
 
     def run(

@@ -103,7 +103,7 @@ class Project(ProjectFolder):
         (folder / "vault.txt").write_text(f"plain-{word('vault_key')}\n")
         (folder / "tmp").mkdir()
         shutil.copy(canary_jobs.PIPELINE, folder / "pipeline.py")
-        super().__init__(folder, CONFIG.format(url=url), "canaries.db")
+        super().__init__(folder, CONFIG.format(url=url), "sqlite:///canaries.db")
         self.environment = environment_of_tests(
             CANARY_FOLDER=str(folder),
             CANARY_PROVIDER=provider.url,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does Ctrl-Z stop a run as a whole, and does it go on as one?"""
+"""Does a run that is stopped as a whole, by Ctrl-Z or by SIGSTOP, go on as one?"""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -15,16 +16,19 @@ import pytest
 from penstock.model.job import JobState
 from penstock.process_tree import descendants
 from penstock.worker.process_guard import GUARD_NAME
-from tests.faults.shop import NOTES, Shop
-from tests.processes import environment_of_tests
+from tests.faults.shop import CONFIG, NOTES, Shop
+from tests.processes import children_of, environment_of_tests, freeze
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
+LIMITED = CONFIG.replace("lease_ttl_seconds = 30.0", "lease_ttl_seconds = 4.0") + (
+    "[limits.door]\none = 1\n"
+)
 APP = (
     NOTES
     + """
-import subprocess
+import fcntl, subprocess
 
 def wait(ctx):
     note("start", ctx)
@@ -43,6 +47,23 @@ def waits_with_program(ctx: Context) -> None:
     with subprocess.Popen(["sleep", "300"]) as program:
         wait(ctx)
         program.kill()
+
+def stands_in(door):
+    with open(door) as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+@app.task()
+def stands_in_the_door(ctx: Context) -> None:
+    before = [HERE + "/" + name for name in os.listdir(HERE) if name.startswith("door-")]
+    with open(f"{HERE}/door-{os.getpid()}-{ctx.job.key}", "w") as own:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        note("beside" if any(map(stands_in, before)) else "alone", ctx)
+        while not before and not os.path.exists(HERE + "/go"):
+            time.sleep(0.02)
 """
 )
 
@@ -129,3 +150,46 @@ def test_a_body_whose_lease_ended_while_it_was_stopped_never_goes_on(shop: Shop)
     assert len(shop.bodies("end")) == 1
     assert shop.job("waits-0").state is JobState.DONE
     assert shop.outcomes("waits-0") == ["lost", "done"]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def limited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """A shop in which one may stand in the door at a time."""
+    url = "sqlite:///shop.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        (tmp_path / "shop.db-turn").touch()  # nobody has a turn to write there
+    shop = Shop(tmp_path, APP, LIMITED, url)
+    yield shop
+    shop.close()
+
+
+def stop_all(run: subprocess.Popen[str], shop: Shop) -> list[int]:
+    """Stop a whole run as a suspended machine does."""
+    stopped = [*children_of(run.pid), run.pid]
+    freeze(stopped, shop.folder / "shop.db")
+    return stopped
+
+
+def test_a_run_that_wakes_without_its_lease_begins_nothing_beside_what_it_cannot_recall(
+    limited: Shop,
+) -> None:
+    """Counted by locks of files: the body of the first job never ends by itself."""
+    first = limited.add("stands_in_the_door", name="first", limit_key="door:one")
+    run = limited.run("--drain")
+    wait_until(lambda: len(limited.bodies("alone")) == 1)
+    stopped = stop_all(run, limited)
+    code, err = limited.drain()  # takes the job over when its lease has ended
+    assert code == 0, err
+    assert len(limited.bodies("beside")) == 1  # the heir: that one no longer counts
+    later = limited.add("stands_in_the_door", 4, name="later", limit_key="door:one")
+
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+
+    _, err = run.communicate(timeout=240)
+    assert run.returncode == 0, err
+    assert limited.states() == dict.fromkeys([*first, *later], JobState.DONE)
+    assert limited.outcomes("first-0") == ["lost", "done"]
+    assert len(limited.bodies("beside")) == 1
+    assert limited.store.check().result() == []

@@ -73,7 +73,7 @@ class Unread(ProjectFolder):
     """A project whose runs write to what nobody reads."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, CONFIG, "shop.db")
+        super().__init__(folder, CONFIG, "sqlite:///shop.db")
         (folder / "shop.py").write_text(APP)
         self._kept: list[int] = []
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 from penstock import Context, Penstock
+from penstock.definitions.request import to_new_job
 from penstock.errors import (
     InternalError,
     PenstockError,
@@ -233,6 +235,35 @@ def test_a_lost_attempt_that_swallows_cancellation_does_not_hold_a_drain() -> No
         assert world.clock.monotonic() < 100
 
     simulate(make_app(ran, []), main, runtime=RUNTIME)
+
+
+@pytest.mark.parametrize("holds_limit", [True, False])
+def test_a_lost_body_that_holds_a_limit_and_goes_on_lets_nothing_begin_beside_it(
+    holds_limit: bool,
+) -> None:
+    """Without a supervisor, who would replace the process."""
+    ran: list[tuple[str, float]] = []
+    app = make_app(ran, [])
+
+    async def main(world: World) -> None:
+        limits = ("door:one",) if holds_limit else ()
+        request = app.tasks["deaf"].job().with_options(key="k")
+        world.put(to_new_job(msgspec.structs.replace(request, limit_keys=limits)))
+        worker = world.worker()
+        world.beats[0].cut = True
+        running = world.start(worker)
+        await asyncio.sleep(TTL - 1)
+        world.beats[0].cut = False
+        world.enqueue("sleeps", "other")
+
+        await running
+
+        assert world.outcomes("k") == ["lost", "done"]
+        assert world.job("other").state is JobState.DONE
+        until_first_has_ended = 200
+        assert all((at >= until_first_has_ended) is holds_limit for _, at in ran[1:])
+
+    simulate(app, main, runtime=RUNTIME)
 
 
 @pytest.mark.parametrize("seed", range(5))

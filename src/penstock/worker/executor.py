@@ -439,6 +439,14 @@ class JobExecutor:
         self._table.set_deadline(attempt.slot, 0.0)  # nobody else need enforce it
         self._end(attempt, end)
 
+    def forbidding(self, *, is_replaced: bool) -> Attempt | None:
+        """A detached body beside which nothing may begin under a new name; None: there is none.
+
+        Whose leases are over is counted nowhere. A worker that is replaced waits for all bodies;
+        one that nobody replaces for those that hold limits.
+        """
+        return next((x for x in self.detached if is_replaced or x.job.limited), None)
+
     def stop_hopeless(self, seconds: float) -> None:
         """Ask to stop what has sent nothing yet, or cannot end in so many seconds."""
         for attempt in list(self.running.values()):

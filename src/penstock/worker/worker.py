@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from penstock.errors import PenstockError
 from penstock.events.kinds import Correlation, SchedulerEventKind
+from penstock.model.dataset import task_name
 from penstock.model.job import WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.model.provider import ClosedAccount
@@ -109,6 +110,7 @@ class Worker:
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served
+        self._needs_name = True  # as soon as nothing is left that forbids new work
         self.stops: tuple[BudgetStop, ...] = ()  # budgets that have ended its work
         self.closed_accounts: tuple[ClosedAccount, ...] = ()  # accounts that have
         self.ended_schedules: tuple[str, ...] = ()  # sentences: schedules that have ended its run
@@ -152,7 +154,6 @@ class Worker:
 
     async def _run(self) -> Totals:
         self._registration.losing = True  # nothing is ours before we have a name
-        self._loop.spawn(self._sign_on())
         ticker = self._loop.spawn(self._tick())
         try:
             while not self._finished():
@@ -276,7 +277,25 @@ class Worker:
         self._executor.stop_all(Stop.LOST)
         self._executor.detach_all()  # the same job may come back before its old body has ended
         self._lease_loop.forget()
-        self._loop.spawn(self._sign_on())
+        self._needs_name = True
+        left = self._executor.forbidding(is_replaced=not self._config.runs_suspects)
+        if left is not None and not left.can_be_stopped:
+            log.warning(
+                "Job %r of task %r cannot be stopped. Nothing else begins here before it has "
+                "ended, since nobody counts it against limits any more.",
+                left.job.key,
+                task_name(left.job.task),
+            )
+
+    def _sign_on_again(self) -> None:
+        """Take a name, once no body is left from an earlier one that could exceed a limit.
+
+        A supervisor kills a worker whose bodies outlive its lease, and starts a fresh one.
+        """
+        is_replaced = not self._config.runs_suspects
+        if self._needs_name and self._executor.forbidding(is_replaced=is_replaced) is None:
+            self._needs_name = False
+            self._loop.spawn(self._sign_on())
 
     async def _sign_on(self) -> None:
         first = not self.worker_id
@@ -296,6 +315,7 @@ class Worker:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
         if self._registration.is_lost:
             self._lose()
+        self._sign_on_again()
         ours = self._is_ready and not self._registration.losing
         goes_on = ours and self._stopping is None and self._completer.takes_more
         if goes_on:
