@@ -39,6 +39,7 @@ DESCRIPTORS_MAX = 16  # of one clone
 OUT_OF_THE_WAY = 200  # descriptors from here on are free in a clone
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SERVE = "from tests.forked import main; main()"
+SAFE_PATH = "-P"  # the one option of an interpreter that a clone follows
 STARTERS = {"run", "build", "tests.cloned_commands"}  # whose children are clones, too
 CLONE_PARENT = 0x00008000
 CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
@@ -133,15 +134,21 @@ def run_forked(
 
 
 def _can_be_cloned(command: list[str], environment: dict[str, str], named: dict[str, Any]) -> bool:
+    if CLONE_NUMBER is None or sys.platform != "linux" or command[0] != sys.executable:
+        return False
     options = ("preexec_fn", "shell")
+    _, (first, *_) = _split(command[1:])
     return (
-        CLONE_NUMBER is not None
-        and sys.platform == "linux"
-        and command[0] == sys.executable
-        and (command[1] in ("-m", "-c") or not command[1].startswith("-"))
+        (first in ("-m", "-c") or not first.startswith("-"))
         and _at_start(environment) == _at_start(dict(os.environ))
         and not any(named[option] for option in options)
     )
+
+
+def _split(words: list[str]) -> tuple[bool, list[str]]:
+    """Whether the path is kept safe from the folder, and what follows the option."""
+    is_safe = words[0] == SAFE_PATH
+    return is_safe, words[1:] if is_safe else words
 
 
 def _at_start(environment: dict[str, str]) -> dict[str, str]:
@@ -295,20 +302,20 @@ def _become(order: Order) -> None:
     found = [*(more.split(os.pathsep) if more else []), *sys.path[1:]]
     sys.path[:] = dict.fromkeys(found)
     importlib.invalidate_caches()
-    kind, *rest = order.command
+    is_safe, (kind, *rest) = _split(order.command)
+    if not is_safe:
+        first = str(Path(kind).resolve().parent)
+        sys.path.insert(0, {"-m": order.folder, "-c": ""}.get(kind, first))
     if kind == "-m":
-        sys.path.insert(0, order.folder)
         sys.argv = rest
         sys.modules.pop(rest[0], None)  # it is to be run, not imported
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif kind == "-c":
-        sys.path.insert(0, "")
         sys.argv = ["-c", *rest[1:]]
         sys.modules["__main__"] = main = ModuleType("__main__")
         exec(compile(rest[0], "<string>", "exec"), main.__dict__)
     else:
-        sys.path.insert(0, str(Path(kind).resolve().parent))
-        sys.argv = order.command
+        sys.argv = [kind, *rest]
         runpy.run_path(kind, run_name="__main__")
 
 
@@ -334,10 +341,13 @@ def main() -> None:
     import penstock.testing  # noqa: F401 (imported once, for all clones)
     from penstock.cli import main as command_line
     from penstock.cli.commands import queue
+    from penstock.stores.sqlite import open as sqlite_open
 
     places = [place for place, _ in [*command_line.COMMANDS.values(), *queue.COMMANDS.values()]]
     for name in [*(place.partition(":")[0] for place in places), *sys.argv[2:]]:
         importlib.import_module(name)
+    sqlite_open.statements()
+    sqlite_open._sound_objects(sqlite_open.known_steps())  # what every opening of a store looks up
     gc.collect()
     gc.freeze()  # a clone that ends need not look at what it shares
     order = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -191,7 +191,7 @@ class ProgramOnTerminal:
             seconds = 0.0
         return self.screen.text()
 
-    def wait_for(self, pattern: str, seconds: float = 60.0) -> str:
+    def wait_for(self, pattern: str, seconds: float = 240.0) -> str:
         """The screen, once it shows something."""
         until = time.monotonic() + seconds
         while not re.search(pattern, text := self.read(0.02), re.MULTILINE):
@@ -199,7 +199,7 @@ class ProgramOnTerminal:
             assert self.process.poll() is None or self.read(0.2) != text, f"it ended:\n{text}"
         return text
 
-    def ended(self, seconds: float = 60.0) -> int:
+    def ended(self, seconds: float = 240.0) -> int:
         """Wait for its end, reading on: nobody may have to wait for a terminal."""
         until = time.monotonic() + seconds
         while self.process.poll() is None:

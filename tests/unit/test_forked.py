@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.forked import CLONE_NUMBER, Forked, run_forked
+from penstock.supervisor.worker_handle import worker_command
+from penstock.worker.process_executor import task_command
+from tests.forked import CLONE_NUMBER, Forked, _can_be_cloned, run_forked
 from tests.processes import environment_of_tests
 
 LOOK = """
@@ -52,16 +54,28 @@ def look(popen: type[subprocess.Popen[Any]], folder: Path, *command: str) -> dic
     return seen
 
 
-@pytest.mark.parametrize("how", ["code", "script", "module"])
+@pytest.mark.parametrize("how", ["code", "safe code", "script", "module"])
 def test_a_clone_sees_what_a_process_sees_that_was_started(tmp_path: Path, how: str) -> None:
     (tmp_path / "look.py").write_text(LOOK)
-    commands = {"code": ("-c", LOOK), "script": ("look.py",), "module": ("-m", "look")}
+    commands = {
+        "code": ("-c", LOOK),
+        "safe code": ("-P", "-c", LOOK),
+        "script": ("look.py",),
+        "module": ("-m", "look"),
+    }
 
     started = look(subprocess.Popen, tmp_path, *commands[how], "a", "b")
     cloned = look(Forked, tmp_path, *commands[how], "a", "b")
 
     assert cloned == started
     assert cloned["parent"] == os.getpid()
+
+
+@pytest.mark.parametrize("command", [worker_command, task_command])
+def test_what_a_run_starts_can_be_cloned(command: list[str]) -> None:
+    named = {"preexec_fn": None, "shell": False}
+
+    assert _can_be_cloned([*command, "7", "8"], dict(os.environ), named)
 
 
 def test_a_clone_dies_of_a_signal_as_others_do() -> None:
