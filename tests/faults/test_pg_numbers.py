@@ -58,7 +58,6 @@ def _is_up(cluster: Cluster) -> bool:
         return False
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("crash", [_restart, _crash])
 def test_f36_a_commit_of_another_transaction_with_the_same_number_is_not_taken_for_ours(

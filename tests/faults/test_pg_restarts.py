@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.pg_restarts import Campaign
 from tests.forked import Forked
 from tests.postgres.cluster import Cluster
@@ -15,7 +13,6 @@ SECONDS = 4.5
 EVERY_SECONDS = 2.0
 
 
-@pytest.mark.timeout(400)
 def test_f35_nothing_is_lost_or_finalised_twice_when_the_server_crashes_every_two_seconds(
     durable_cluster: Cluster, tmp_path: Path
 ) -> None:

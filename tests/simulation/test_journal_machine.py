@@ -335,7 +335,7 @@ class SqliteJournalMachine(JournalMachine):
         return SqliteStore.open(path, clock=self.clock, boot_clock=self.clock, durability="normal")
 
 
-@pytest.mark.timeout(7_200 if SOAK else 400)
+@pytest.mark.timeout(7_200 if SOAK else 600)
 @pytest.mark.parametrize(
     ("machine", "examples"), [(JournalMachine, 40), (SqliteJournalMachine, 12)]
 )

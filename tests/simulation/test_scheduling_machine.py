@@ -436,12 +436,12 @@ def _run(config: BoundedBorrowTaskAdmissionPolicyConfig | None) -> None:
     run_state_machine_as_test(machine, settings=PROFILE)
 
 
-@pytest.mark.timeout(3_600 if SOAK else 120)
+@pytest.mark.timeout(3_600 if SOAK else 600)
 def test_strict_fair_scheduling_decides_as_the_model_does() -> None:
     _run(None)
 
 
-@pytest.mark.timeout(3_600 if SOAK else 120)
+@pytest.mark.timeout(3_600 if SOAK else 600)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bounded_borrow_scheduling_decides_as_the_model_does(name: str) -> None:
     _run(CONFIGS[name])

@@ -744,7 +744,7 @@ class SqliteMachine(StoreMachine):
         return SqliteStore.open(path, clock=self.clock, boot_clock=self.clock, durability="normal")
 
 
-@pytest.mark.timeout(7_200 if SOAK else 400)  # a failure is made small, which takes its time
+@pytest.mark.timeout(7_200 if SOAK else 600)  # a failure is made small, which takes its time
 @pytest.mark.parametrize("machine", [StoreMachine, SqliteMachine])
 def test_a_store_answers_as_its_model_does(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(machine, settings=PROFILE)

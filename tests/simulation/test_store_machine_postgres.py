@@ -22,7 +22,7 @@ EXAMPLES = 500 if SOAK else 4
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-@pytest.mark.timeout(7_200 if SOAK else 400)
+@pytest.mark.timeout(7_200 if SOAK else 600)
 def test_the_store_on_postgres_answers_as_its_model_does(
     empty_store: Callable[[], str],
 ) -> None:
