@@ -19,8 +19,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 import msgspec
 
 from penstock.clock import Duration, to_seconds
-from penstock.definitions.request import check_name
 from penstock.errors import InternalError, UsageError
+from penstock.model.names import check_name
 
 LIMIT_MAX = 1_000_000  # at once for one key; more is a slip of the pen
 

@@ -10,12 +10,12 @@ from penstock.definitions.dataset import Dataset
 from penstock.definitions.partitions import Partitions
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
-from penstock.definitions.request import check_name
 from penstock.definitions.schedule import Schedule
 from penstock.definitions.task import Task
 from penstock.errors import UnknownTask, UsageError
 from penstock.model.dataset import DatasetSpec
 from penstock.model.job import PREFLIGHT, SCHEDULE, SLICE, JobKind, kind_of_name
+from penstock.model.names import check_app_name
 from penstock.planning.graph import validate
 from penstock.retry.policy import RetryPolicy
 
@@ -26,9 +26,7 @@ class Registry:
     """Owns what one app has defined, each kind of thing by name. Knows no store."""
 
     def __init__(self, name: str, *, store: str | None = None) -> None:
-        check_name("app name", name)
-        if "/" in name or name.startswith("."):
-            raise UsageError(f"The app name {name!r} must be usable as a file name.")
+        check_app_name(name)
         self.name = name
         self._code_settings: dict[str, Any] = {} if store is None else {"store": store}
         self.tasks: dict[str, Task[..., Any]] = {}

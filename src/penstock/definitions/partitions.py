@@ -16,9 +16,10 @@ from uuid import UUID
 import msgspec
 
 from penstock.definitions.context import Context
-from penstock.definitions.request import JobRequest, check_name
+from penstock.definitions.request import JobRequest
 from penstock.definitions.task import P, R, Task, TaskOptions, parameters_of, rebuild_model
 from penstock.errors import PayloadError, UsageError
+from penstock.model.names import check_name
 
 DEPTH_MAX = 8  # of parts inside parts
 SHOWN_MAX = 100  # characters of a value in a sentence

@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from penstock.clock import Duration
-from penstock.definitions.request import check_name
 from penstock.errors import ProviderNotAvailableHere, UsageError
+from penstock.model.names import check_name
 from penstock.model.provider import (
     ALGORITHMS,
     ANY,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -12,7 +11,8 @@ import msgspec
 
 from penstock.clock import Duration, to_seconds
 from penstock.errors import UsageError
-from penstock.model.job import KEY_LENGTH_MAX, NAME_LENGTH_MAX, Edge, NewJob
+from penstock.model.job import KEY_LENGTH_MAX, Edge, NewJob
+from penstock.model.names import check_name, check_text
 
 R = TypeVar("R")
 
@@ -79,7 +79,7 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
         raise UsageError(f"A key is text, got {key!r}; write key={str(key)!r}.")
     elif not key or len(key) > KEY_LENGTH_MAX:
         raise UsageError(f"A key has 1 to {KEY_LENGTH_MAX} characters; got {len(key)}.")
-    _check_text("key", key)
+    check_text("key", key)
     group = request.group
     if group is None:
         group = request.partition or request.task
@@ -106,26 +106,6 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
     )
 
 
-def check_name(what: str, name: str) -> None:
-    """Refuse a name that a store or a terminal could not bear."""
-    if not isinstance(name, str):
-        raise UsageError(f"A {what} is text, got {name!r}.")
-    if not name or len(name) > NAME_LENGTH_MAX:
-        raise UsageError(f"A {what} has 1 to {NAME_LENGTH_MAX} characters; got {len(name)}.")
-    _check_text(what, name)
-
-
-def _check_text(what: str, text: str) -> None:
-    if text.isascii() and text.isprintable():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"A {what} cannot hold a lone surrogate.") from None
-    if any(unicodedata.category(character) == "Cc" for character in text):
-        raise UsageError(f"A {what} cannot hold control characters: {text!r}.")
-
-
 def _edges(after: Iterable[str | Edge | Enqueued]) -> tuple[Edge, ...]:
     if isinstance(after, str):
         raise UsageError(f"`after` takes a list of keys; write after=[{after!r}].")
@@ -138,6 +118,6 @@ def _edge(after: object) -> Edge:
     if isinstance(after, Enqueued):
         return Edge(after.key)
     if isinstance(after, str):
-        _check_text("key", after)
+        check_text("key", after)
         return Edge(after)
     raise UsageError(f"`after` takes keys, got {after!r}.")

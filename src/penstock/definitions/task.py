@@ -15,7 +15,7 @@ import msgspec
 from penstock.clock import Duration, to_seconds
 from penstock.definitions.context import Context, TickContext
 from penstock.definitions.provider import Uses, endpoints_of
-from penstock.definitions.request import JobRequest, check_name
+from penstock.definitions.request import JobRequest
 from penstock.errors import (
     PayloadError,
     ProviderNotAvailableHere,
@@ -25,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX
+from penstock.model.names import check_name
 from penstock.model.task import MetadataSource, SchedulingDefinition, metadata_of
 
 _AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)

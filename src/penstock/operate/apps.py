@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.errors import UsageError
-from penstock.model.job import NAME_LENGTH_MAX, JobId
+from penstock.model.job import JobId
+from penstock.model.names import check_app_name
 from penstock.model.views import Moved
 from penstock.operate.actions import answer, audit, jobs_counted
 from penstock.stores.protocol import Store
@@ -16,8 +17,7 @@ from penstock.terminal_text import escaped
 
 def rename(store: Store, old: str, new: str) -> int:
     """Give an app another name; how many jobs moved to an app that had it already."""
-    if not new or len(new) > NAME_LENGTH_MAX:
-        raise UsageError(f"An app's name has 1 to {NAME_LENGTH_MAX} characters.")
+    check_app_name(new)
     if old == new:
         raise UsageError(f"The app is called {old!r} already.")
     count = _to_the_end(store, lambda after: store.rename_app(old, new, after))

@@ -8,9 +8,10 @@ from datetime import timedelta
 import pytest
 
 from penstock import Context, JobRequest, Penstock, finished
-from penstock.definitions.request import check_name, to_new_job
+from penstock.definitions.request import to_new_job
 from penstock.errors import UsageError
 from penstock.model.job import Edge, EdgeKind
+from penstock.model.names import check_name
 
 REQUEST: JobRequest[None] = JobRequest(task="t", payload='{"a":1}')
 
