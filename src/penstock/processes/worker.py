@@ -60,7 +60,7 @@ from penstock.supervisor import protocol
 from penstock.terminal_text import queue_output, warn_of_traceback
 from penstock.worker import embedded
 from penstock.worker.event_loop import run_on_new_loop
-from penstock.worker.heartbeat import RepeatingThread, TableKeeper
+from penstock.worker.heartbeat import FallbackHeartbeat, RepeatingThread
 from penstock.worker.loop_watchdog import LoopWatchdog
 from penstock.worker.parts import Stopping
 from penstock.worker.process_guard import be_guarded
@@ -357,7 +357,7 @@ class WorkerProcess:
             if not await relay.run_lead(lead):
                 return protocol.Finished()
             plan_id = lead.plan_id
-        keeper = TableKeeper(
+        keeper = FallbackHeartbeat(
             self.table,
             self.app.store,
             SystemClock(),
@@ -399,7 +399,7 @@ class WorkerProcess:
         served = served_tasks(app.datasets, self.loaded.settings, Path(spec.folder))
         return {**app.tasks, **served, **({} if self.plan is None else app.schedules)}
 
-    def _worker(self, plan_id: str | None, keeper: TableKeeper) -> Worker:
+    def _worker(self, plan_id: str | None, keeper: FallbackHeartbeat) -> Worker:
         app, order, spec, settings = self.app, self.order, self.order.spec, self.loaded.settings
         task_order = TaskOrder(
             app=settings.app,

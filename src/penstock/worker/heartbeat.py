@@ -2,8 +2,8 @@
 """The heartbeat: renewal of a worker's lease, and until when the worker may rely on it.
 
 Renewal happens outside of the event loop: by the supervisor where there is one and it does not
-stand still (`supervisor/heartbeat.py`), else by a thread. A worker relies on its lease until the
-moment the renewal was *sent*, plus the time to live, less a margin.
+stand still (`supervisor/heartbeat.py`), else by a thread of the worker. A worker relies on its
+lease until the moment the renewal was *sent*, plus the time to live, less a margin.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def _is_overdue(snapshot: SlotSnapshot, now_monotonic: float) -> bool:
     )
 
 
-class TableKeeper(RepeatingThread):
-    """The supervisor renews, and the worker reads the deadline in the slot table.
+class FallbackHeartbeat(RepeatingThread):
+    """Renews a worker's lease in the supervisor's place while that one stands still (SIGSTOP).
 
-    Its thread renews in the supervisor's place once half of the lease has passed: that one may
-    stand still (SIGSTOP).
+    Mostly the supervisor renews, and the worker reads the deadline in the slot table. The thread
+    renews once half of the lease has passed without it.
     """
 
     def __init__(self, table: SlotTable, store: JobStore, clock: Clock, ttl_seconds: float) -> None:

@@ -17,9 +17,9 @@ from penstock.testing import ManualClock
 from penstock.worker.heartbeat import (
     LOST_MONOTONIC,
     RENEWED_PAST_SECONDS,
+    FallbackHeartbeat,
     HeartbeatThread,
     Overrun,
-    TableKeeper,
     margin,
 )
 from penstock.worker.slot_table import SlotTable
@@ -168,7 +168,7 @@ def test_a_beat_thread_starts_and_stops(store: SlowStore, clock: ManualClock) ->
 def test_the_tables_keeper_believes_what_the_supervisor_wrote(
     table: SlotTable, store: SlowStore, clock: ManualClock
 ) -> None:
-    keeper = TableKeeper(table, store, clock, TTL)
+    keeper = FallbackHeartbeat(table, store, clock, TTL)
     keeper.adopt(ONE, 100.0)
     assert table.snapshot().worker == ONE
     assert keeper.believed_until() == 98.0
@@ -181,7 +181,7 @@ def test_the_tables_keeper_believes_what_the_supervisor_wrote(
 def test_a_worker_renews_its_own_lease_once_half_of_it_has_passed(
     table: SlotTable, store: SlowStore, clock: ManualClock
 ) -> None:
-    keeper = TableKeeper(table, store, clock, TTL)
+    keeper = FallbackHeartbeat(table, store, clock, TTL)
     keeper.run_once()  # it has no name yet
     keeper.adopt(ONE, clock.monotonic() + TTL)
 
@@ -199,7 +199,7 @@ def test_a_worker_renews_its_own_lease_once_half_of_it_has_passed(
 def test_a_worker_renews_nothing_that_is_over_or_long_past_a_time_limit(
     table: SlotTable, store: SlowStore, clock: ManualClock
 ) -> None:
-    keeper = TableKeeper(table, store, clock, TTL)
+    keeper = FallbackHeartbeat(table, store, clock, TTL)
     keeper.adopt(ONE, clock.monotonic() + TTL)
     clock.advance(TTL)
     keeper.run_once()
@@ -217,7 +217,7 @@ def test_a_worker_renews_nothing_that_is_over_or_long_past_a_time_limit(
 def test_a_worker_that_the_store_has_given_up_learns_it_from_its_own_beat(
     table: SlotTable, store: SlowStore, clock: ManualClock
 ) -> None:
-    keeper = TableKeeper(table, store, clock, TTL)
+    keeper = FallbackHeartbeat(table, store, clock, TTL)
     keeper.adopt(ONE, clock.monotonic() + TTL)
     store.retire(ONE).result()
     clock.advance(TTL * 0.6)
@@ -230,7 +230,7 @@ def test_a_worker_that_the_store_has_given_up_learns_it_from_its_own_beat(
 def test_a_supervisor_that_stood_still_during_its_beat_takes_no_renewal_back(
     table: SlotTable, store: SlowStore, clock: ManualClock
 ) -> None:
-    keeper = TableKeeper(table, store, clock, TTL)
+    keeper = FallbackHeartbeat(table, store, clock, TTL)
     keeper.adopt(ONE, clock.monotonic() + TTL)
 
     def stand_still() -> None:
