@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clocks: wall, monotonic, CPU and boot time, sleeping, and conversions of durations."""
+"""Clocks: wall, monotonic, CPU and boot time, sleeping, and conversions of durations.
+
+The wall clock may be set back or forward: due times, ages and days follow it. Waits and time limits
+are measured with the monotonic clock, leases in a file with the boot clock (`SystemBootClock`), on
+a server with the server's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output queue: bytes on their way to a descriptor, written by a thread of their own.
+"""Output queue: bytes on their way to stdout, stderr or a pipe, written by a thread of their own.
 
 A pipe that is full, a terminal that was stopped (Ctrl-S) and a log collector that hangs keep a
 write waiting for ever. So who has something to say only adds it here: what does not fit is dropped

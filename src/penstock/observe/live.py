@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The snapshot of a run that the live view shows: work, providers, workers, waiting reasons.
+"""The metrics of a run in one snapshot: work, providers, workers, waiting reasons.
 
-Derived from the store and the status rows of the workers; drawing it needs nothing else.
+The live view draws it. Derived from the store and the status rows of the workers alone.
 """
 
 from __future__ import annotations

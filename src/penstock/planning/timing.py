@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The next tick of a schedule: intervals, and cron expressions in a time zone.
 
-An interval counts from its first occurrence, so a slow tick does not move the others. A cron
-expression is of one of two kinds, told apart by its hours:
+Occurrences that were missed (misfires) are counted and not made up for: the next tick is the first
+after now. An interval counts from its first occurrence, so a slow tick does not move the others. A
+cron expression is of one of two kinds, told apart by its hours:
 
 - It runs at certain hours ("30 2 * * *", "*/15 2 * * *", "0 */2 * * *"): a local time that does not
   exist, because clocks go forward, moves to the first that does; one that occurs twice is taken

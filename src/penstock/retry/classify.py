@@ -53,7 +53,7 @@ _DATES = (
 
 
 def parse_retry_after(values: Sequence[str], now: float) -> float | None:
-    """Return the seconds to wait, within 0 and WAIT_SECONDS_MAX.
+    """Parse a Retry-After header: the seconds to wait, within 0 and WAIT_SECONDS_MAX.
 
     Args:
         values: the header's value, once per time it was sent; two contradict each other.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for calls that cost money, the same for every store: what each step changes.
 
-`CallBook.intend` checks budgets before a call is sent.
+`CallBook.intend` checks the budgets before a call is sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports dead workers to the store: their jobs are given back, and what ran becomes suspect.
 
+What becomes of each job is decided there (`reap` in `stores/sql/dead_workers.py`).
 Each report waits for the store in a thread of its own and asks again until it is answered, so that
 whoever watches the other workers is not held up.
 """

@@ -28,7 +28,7 @@ from penstock.supervisor.protocol import (
     RunSpec,
 )
 
-EXIT_PREFLIGHT_FAILED = 3
+EXIT_PREFLIGHT_FAILED = 3  # exit code
 NAMES_MAX = 5  # of preflights in one sentence
 DEATHS_MAX = 5  # processes that may die before nobody looks any more
 

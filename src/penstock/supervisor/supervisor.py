@@ -132,6 +132,7 @@ class Supervisor:
         return not self._restarts
 
     def _exit_code(self) -> int:
+        """The exit code: 3 preflights, 4 budget or account, 130 Ctrl-C, 1 failed or left jobs."""
         if self._failed is not None:
             return self._failed.exit_code
         if self._stop_signal == signal.SIGINT:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-Z: a supervisor that is told to stop stops whatever it has started first.
+"""Ctrl-Z (SIGTSTP): a supervisor that is told to stop stops whatever it has started first.
 
 Workers have process groups of their own, so a terminal reaches the supervisor only. Guards go on:
 they end the others if the supervisor is killed while it is stopped.

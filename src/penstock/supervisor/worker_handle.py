@@ -23,7 +23,7 @@ from penstock.worker.heartbeat import Overrun, margin
 from penstock.worker.process_guard import GUARD_NAME, end_guarded
 from penstock.worker.slot_table import SlotRecord, SlotSnapshot, SlotTable
 
-EXIT_OVER_BUDGET = 4  # of a run whose work waits for a budget
+EXIT_OVER_BUDGET = 4  # exit code of a run whose work waits for a budget or a closed account
 OVERDUE_SECONDS = 8.0  # a worker that cannot stop an attempt this long after its limit is killed
 OVERRUN_SECONDS = 0.5  # bodies have at least this long to stop when their lease is over
 

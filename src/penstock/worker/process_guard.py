@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guard of a process that runs code of users: whatever that has started ends with it.
 
-A guard is the parent of the process that it guards, and runs no code of users. Programs that
-detach themselves become its children (it is a sub-reaper), so it finds all of them; none is left
-when it has ended, which it does as the guarded process did. It acts when that has ended, when
-whoever started it is gone, and when it is told to. Where the system has no sub-reapers there is no
-guard.
+A guard is the parent of the process that it guards, and runs no code of users. Grandchildren and
+programs that detach themselves become its children (it is a sub-reaper), so it finds and kills all
+of them; none is left when it has ended, which it does as the guarded process did. It acts when that
+has ended, when whoever started it is gone, and when it is told to. Where the system has no
+sub-reapers there is no guard.
 """
 
 from __future__ import annotations

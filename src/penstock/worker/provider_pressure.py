@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pressure on providers, as a job that has not begun must see it.
+"""The pressure on providers (backpressure), as a job that has not begun must see it.
 
 Request admission knows who waits there. A job that has just begun has not asked yet, though it soon
 will: if nobody counted it, a free worker would fill all its slots with jobs of one provider before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status row that a worker publishes for `why` and the live view.
+"""The status row of a worker: its metrics, published for `why` and the live view.
 
 Once a second it looks at itself, and writes its row if anything is new: an idle worker writes
 nothing. Asked about one lease, it says where that stands. Nobody is woken by either.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A circuit breaker: stops requests while a provider fails, and lets single ones probe it.
 
+It is closed, open, or half-open: one probe is in flight, whose success closes it (`ended`).
 Only limits of the algorithm `adaptive` have one; those of `aimd` have none.
 """
 

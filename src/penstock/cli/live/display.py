@@ -255,7 +255,7 @@ def make_display(
 
 
 class PlainDisplay:
-    """A log line every ten seconds, or about a limit that moves, and the closing report.
+    """A log line every ten seconds, or about a limit that moves; then the closing report.
 
     Workers write to stderr themselves.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of a run that is over: throughput, providers, money, bottleneck, next command.
+"""The closing report of a run: throughput, providers, money, bottleneck, next command.
 
 One line at least; the other parts only where there is something to report.
 """

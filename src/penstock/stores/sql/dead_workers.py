@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes back the jobs of dead workers, and finds those that kill them.
+"""Takes back the jobs of dead workers: ready again, suspect in quarantine, or poison.
 
 What may have killed a worker is a suspect: it runs again in quarantine, with others of its cell
-only. If they kill again, cells become smaller, until the culprit is alone; then it ends.
+only. If they kill again, cells are halved, until the culprit is alone; at `max_crashes` it is
+poison, and ends in error.
 """
 
 from __future__ import annotations
@@ -210,6 +211,7 @@ def _parts(count: int, *, first: bool, seen: bool) -> int:
 
 
 def _end_crashed(tx: Transaction, no: int, run_id: str, verdict: _Verdict, cause: str) -> None:
+    """End a poison job."""
     held, error = verdict.held, _crash(verdict.crashes, cause)
     tx.run("end_crashed", held.id, as_json(error), verdict.crashes, tx.now)
     _write(tx, held.ref, no, str(JobState.ERROR), error)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enqueues a batch of jobs: lanes, rows and edges, all or nothing."""
+"""Enqueues a batch of jobs: lanes, rows and edges, all or nothing.
+
+Duplicates are known by their key: the first job of a key wins, and it stays as it is.
+"""
 
 from __future__ import annotations
 

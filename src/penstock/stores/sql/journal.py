@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The journal of calls that cost money: written down, answered, and forgotten.
 
-The rules are in call_rules; here is how rows come from the database and go back.
+The rules, budgets among them, are in `stores/call_rules.py`; here is how rows come from the
+database and go back.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def call_row(row: Row) -> CallRow:
 def intend(
     tx: Transaction, intents: Sequence[Intent], budgets: Sequence[Budget]
 ) -> list[IntentVerdict]:
-    """Write down that calls are about to be sent, and reserve their estimates."""
+    """Write down calls that no budget forbids before they are sent; reserve their estimates."""
     if not intents:
         return []
     accounts = budgeted(intents, budgets, tx.now)
