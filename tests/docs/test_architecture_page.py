@@ -12,6 +12,10 @@ PAGE = (REPOSITORY / "docs/architecture.md").read_text()
 TODAY = PAGE.partition("## Old to new")[0]
 
 
+def text_of(file: str) -> str:
+    return (SOURCE / file).read_text()
+
+
 def test_the_table_of_rooms_is_the_tree() -> None:
     shown = {}
     for line in TODAY.splitlines():
@@ -32,6 +36,20 @@ def test_every_file_that_the_page_names_is_there() -> None:
 
     assert len(named) > 30
     assert [name for name in named if not (SOURCE / name).exists()] == []
+
+
+def test_every_function_that_the_page_names_is_in_the_file_beside_it() -> None:
+    places = re.findall(r"`([A-Za-z_.]+)`(?: and `([A-Za-z_.]+)`)? in `([a-z_/]+\.py)`", TODAY)
+    named = [(name, file) for *names, file in places for name in names if name]
+    missing = [
+        f"{name} in {file}"
+        for name, file in named
+        for part in name.split(".")
+        if not re.search(rf"\b(?:def|class) {part}\b|^{part}\b", text_of(file), re.MULTILINE)
+    ]
+
+    assert len(named) > 20
+    assert missing == []
 
 
 def test_old_modules_lead_to_modules_that_are_there() -> None:
