@@ -63,6 +63,19 @@ def test_results_are_read_in_pages(store_world: StoreWorld) -> None:
     assert (first, rest) == (results[:2], results[2:])
 
 
+def test_results_of_some_units_are_read_together(store_world: StoreWorld) -> None:
+    store = store_world.store
+    results = [_result(name, value=f'"{name}"') for name in ("a", "b", 'c"ä')]
+    store.keep_preflights("watch", results).result()
+    store.keep_preflights("other", [_result("b", 2)]).result()
+
+    wanted = [results[2].unit, "preflight:exists:nobody", results[1].unit, results[2].unit]
+    found = store.checked("watch", wanted).result()
+
+    assert sorted(found, key=lambda result: result.unit) == results[1:]
+    assert store.checked("watch", []).result() == []
+
+
 def test_old_results_of_an_app_are_forgotten(store_world: StoreWorld) -> None:
     store = store_world.store
     store.keep_preflights("watch", [_result("a", 1), _result("b", 2), _result("c", 3)]).result()

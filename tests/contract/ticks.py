@@ -146,6 +146,96 @@ def test_a_unit_never_ticks_twice_at_one_time(store_world: StoreWorld) -> None:
     assert seen(store_world).due_at == job.due_at + 1
 
 
+# Clocks that are set back
+
+DAY = 86_400.0  # seconds
+
+
+def test_an_interval_goes_on_after_the_clock_was_set_back_in_a_tick(
+    store_world: StoreWorld,
+) -> None:
+    worker, job = armed_and_leased(store_world)
+    store_world.clock.jump(-DAY)
+
+    assert tick(store_world, worker, job, period=10) is Verdict.ACCEPTED
+
+    view = seen(store_world)
+    assert view.due_at == job.due_at + 1  # no occurrence comes twice
+    assert view.available_at == store_world.clock.now_micros + 10 * SECOND
+    store_world.clock.advance(10)
+    again = store_world.take_one(worker)
+    assert tick(store_world, worker, again, period=10) is Verdict.ACCEPTED
+    assert seen(store_world).available_at == store_world.clock.now_micros + 10 * SECOND
+
+
+def test_an_interval_that_waits_goes_on_after_the_clock_was_set_back(
+    store_world: StoreWorld,
+) -> None:
+    worker, job = armed_and_leased(store_world)
+    tick(store_world, worker, job, period=10)
+    store_world.clock.jump(-DAY)
+
+    assert arm(store_world, unit(store_world, period=10)) == ArmReport(kept=1)
+
+    view = seen(store_world)
+    assert view.due_at == job.due_at + 10 * SECOND
+    assert view.available_at == store_world.clock.now_micros + 10 * SECOND
+    assert arm(store_world, unit(store_world, period=10)) == ArmReport(kept=1)
+    assert seen(store_world) == view
+    store_world.clock.advance(10)
+    assert store_world.take_one(worker).due_at == view.due_at
+
+
+def test_a_failed_try_of_an_interval_does_not_wait_for_a_clock_that_was_set_back(
+    store_world: StoreWorld,
+) -> None:
+    worker, job = armed_and_leased(store_world)
+    store_world.fail(worker, job, delay=300)
+    arm(store_world, unit(store_world, period=10))
+    assert seen(store_world).available_at == store_world.clock.now_micros + 300 * SECOND
+
+    store_world.clock.jump(-DAY)
+    arm(store_world, unit(store_world, period=10))
+
+    assert seen(store_world).available_at == store_world.clock.now_micros + 900 * SECOND
+
+
+def test_cron_goes_by_the_clock_that_was_set_back(store_world: StoreWorld) -> None:
+    worker, job = armed_and_leased(store_world)
+    store_world.clock.jump(-DAY)
+    tick(store_world, worker, job)
+
+    arm(store_world, unit(store_world))
+
+    assert seen(store_world).available_at == seen(store_world).due_at == job.due_at + 10 * SECOND
+
+
+def test_an_interval_that_ended_begins_again_after_the_clock_was_set_back(
+    store_world: StoreWorld,
+) -> None:
+    worker, job = armed_and_leased(store_world)
+    tick(store_world, worker, job, period=10)
+    store_world.cancel(job.key)
+    store_world.clock.jump(-DAY)
+
+    assert arm(store_world, unit(store_world, first=1, period=10)) == ArmReport(revived=1)
+
+    view = seen(store_world)
+    assert view.due_at == job.due_at + 1
+    assert view.available_at == store_world.clock.now_micros + 10 * SECOND
+
+
+def test_a_first_tick_by_a_clock_that_is_ahead_is_within_a_period(store_world: StoreWorld) -> None:
+    arm(
+        store_world,
+        unit(store_world, first=DAY, period=10),
+        unit(store_world, "b", first=14.9, period=10),
+    )
+
+    assert seen(store_world).due_at == store_world.clock.now_micros + 10 * SECOND
+    assert seen(store_world, "b").due_at == store_world.clock.now_micros + round(14.9 * SECOND)
+
+
 # Retiring
 
 

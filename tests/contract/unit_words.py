@@ -26,6 +26,7 @@ def unit(
     payload: str = "{}",
     group: str | None = None,
     limit_keys: Sequence[str] = (),
+    period: float | None = None,
 ) -> UnitPlan:
     """A plan for a unit whose first tick is in so many seconds."""
     return UnitPlan(
@@ -36,6 +37,7 @@ def unit(
         partition=partition,
         limit_keys=tuple(sorted(limit_keys)),
         timing=timing,
+        period=None if period is None else round(period * SECOND),
         first_at=world.clock.now_micros + round(first * SECOND),
     )
 
@@ -63,11 +65,13 @@ def tick(
     *,
     every: float = 10.0,
     missed: int = 0,
+    period: float | None = None,
     effects: Sequence[Effect] = (),
 ) -> Verdict:
     """End a tick well: the next is so many seconds after this one."""
     at = job.due_at + round(every * SECOND)
-    return world.ack(worker, job, effects=[*effects, Rearm(at, missed)])
+    within = None if period is None else round(period * SECOND)
+    return world.ack(worker, job, effects=[*effects, Rearm(at, missed, within)])
 
 
 def armed_and_leased(

@@ -27,7 +27,7 @@ from penstock.model.lease import (
     SetCursor,
     Verdict,
 )
-from penstock.model.schedule import FAILED_TICKS_KEPT
+from penstock.model.schedule import FAILED_TICKS_KEPT, tried_at
 from penstock.stores.protocol import (
     EXPIRIES_BEFORE_SUSPECT,
     LOSSES_BEFORE_SUSPECT,
@@ -97,8 +97,9 @@ class Ends:
             row.attempts = row.crashes = 0
             if row.id in self._tables.units:
                 self._tables.units[row.id].ticked(row.due_at, end.ended_at, rearm.missed)
-            row.due_at = rearm.at
-            self._tables.queue(row, now, rearm.at)
+            available_at = tried_at(rearm.at, rearm.period, now)
+            row.due_at = rearm.at if available_at == rearm.at else row.due_at + 1
+            self._tables.queue(row, now, available_at)
 
     def apply(self, end: JobEnd, now: int) -> None:
         """Apply the effects of an end on jobs and cursors, in their order."""

@@ -59,5 +59,9 @@ class UnitOperations(CallOperations):
         return self._preflights.page(app, after_unit, limit)
 
     @operation
+    def checked(self, app: str, units: Sequence[str]) -> list[PreflightResult]:
+        return self._preflights.of(app, units)
+
+    @operation
     def forget_preflights(self, app: str, before: int) -> int:
         return self._preflights.forget(app, before)

@@ -12,6 +12,7 @@ from penstock.model.schedule import (
     PreflightResult,
     UnitPlan,
     UnitView,
+    tried_at,
 )
 from penstock.stores.sql.operator import refuse_several
 from penstock.stores.sql.row_state import RowState
@@ -23,6 +24,7 @@ from penstock.stores.sql.schedules import (
     planned,
     refuse_many,
     report,
+    sooner_at,
 )
 from tests.model.memory_ends import Ends
 from tests.model.memory_rows import JobRow, Tables
@@ -37,7 +39,7 @@ class Units:
         self._ends = ends
 
     def arm(self, app: str, units: Sequence[UnitPlan], now: int) -> ArmReport:
-        wanted = planned(units)
+        wanted = planned(units, now)
         for key in wanted:
             if key in self._tables.by_key and not self._is_unit(key):
                 raise no_unit(key)
@@ -55,6 +57,8 @@ class Units:
         held = row.state in (RowState.SUSPECT, RowState.IN_PROGRESS)
         if change is Change.REVIVED or (change is Change.RETIMED and not held):
             self._start_afresh(row, unit, plan, now)
+        if change is Change.KEPT and row.state is RowState.DELAYED:
+            self._tables.queue(row, now, sooner_at(plan, row.due_at, row.available_at, now))
         if row.state is not RowState.IN_PROGRESS and row.new != _job_of(plan):
             self._tables.replace(row, _job_of(plan))
         unit.app, unit.timing, unit.retired_at = app, plan.timing, None
@@ -64,7 +68,7 @@ class Units:
         row.attempts = row.crashes = row.losses = 0
         row.deferred_since = row.error = None
         row.due_at = due_after(plan.first_at, row.state, row.due_at, unit.last_due_at)
-        self._tables.queue(row, now, row.due_at)
+        self._tables.queue(row, now, tried_at(row.due_at, plan.period, now))
 
     def retire(self, keys: Sequence[str], now: int) -> int:
         refuse_many(keys)
@@ -152,6 +156,10 @@ class Preflights:
         of_app = (result for (one, _), result in self._results.items() if one == app)
         above = (result for result in of_app if result.unit > after_unit)
         return sorted(above, key=lambda result: result.unit)[:limit]
+
+    def of(self, app: str, units: Sequence[str]) -> list[PreflightResult]:
+        found = (self._results.get((app, unit)) for unit in dict.fromkeys(units))
+        return [result for result in found if result is not None]
 
     def forget(self, app: str, before: int) -> int:
         old = [

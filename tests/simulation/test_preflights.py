@@ -10,6 +10,8 @@ import pytest
 
 from penstock import Context, Penstock, Skip, TickContext
 from penstock.errors import PreflightFailed
+from penstock.model.job import NewJob
+from penstock.model.schedule import PreflightResult
 from penstock.testing import harness
 
 TIMEOUT = {"runtime": {"preflight_timeout": 60}}
@@ -231,3 +233,41 @@ def test_a_check_that_is_not_on_duty_is_not_asked_again() -> None:
         test.advance(60)
         assert checked.looks.count("a") == 1
         assert test.unit("schedule:poll:a").attempts == 0
+
+
+def test_what_a_recheck_finds_in_another_process_reaches_what_is_leased_then() -> None:
+    checked = Checked(recheck=True)
+    with harness(checked.app) as test:
+        test.advance(5)
+        found = PreflightResult(
+            unit="preflight:exists:a", name="exists", partition="a", value='"new"', checked_at=1
+        )
+        test.store.keep_preflights("checked", [found]).result()  # as another worker does
+        test.advance(10)
+        assert checked.sees[-3:].count(("a", {"schema": 7, "exists": "new"})) == 1
+        assert [seen for repo, seen in checked.sees[-3:] if repo == "b"] == [
+            {"schema": 7, "exists": None}
+        ]
+        job = NewJob(key="job", task="event", payload="{}", group="a", partition="a")
+        test.store.enqueue([job]).result()
+        test.advance(1)
+        assert test.results["job"] == {"schema": 7, "exists": "new"}
+
+
+def test_what_a_recheck_finds_is_kept_before_the_body_goes_on() -> None:
+    app = Penstock("kept")
+    values, kept = ["old", "new"], []
+
+    @app.preflight(recheck=True)
+    def token(ctx: Context) -> str:
+        return values.pop(0)
+
+    @app.every(10)
+    async def poll(ctx: TickContext) -> None:
+        kept.append([x.value for x in test.store.preflights("kept", "", 10).result()])
+        if len(kept) == 1:
+            raise ValueError("the token is old")
+
+    with harness(app) as test:
+        test.advance(60)
+    assert kept[:2] == [['"old"'], ['"new"']]

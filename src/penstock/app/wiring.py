@@ -39,7 +39,7 @@ from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.journal.paid_policy import HOLD, PaidPolicy
 from penstock.retry.policy import RetryPolicy
-from penstock.schedules.preflight_results import CheckedValues
+from penstock.schedules.preflight_results import CheckedValues, RecheckedReader
 from penstock.schedules.preflight_run import PreflightKind
 from penstock.schedules.tick import TickKind
 from penstock.stores.protocol import Store
@@ -47,7 +47,7 @@ from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import UNLIMITED, TaskLimits
 from penstock.worker.executor import LENT_PLACES
 from penstock.worker.job_kind import PlainKind
-from penstock.worker.kind import Kind, ServedTask
+from penstock.worker.kind import JobReader, Kind, ServedTask
 from penstock.worker.parts import LeaseKeeper, Observers, WorkerConfig, WorkerLoop, WorkerParts
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun, ServedProvider
@@ -211,9 +211,18 @@ def kinds_of(
     return {
         Preflight: PreflightKind(checked),
         Schedule: TickKind(schedules, parts, checked, preflights),
-        SliceTask: SliceKind(slices, reader, checked),
+        SliceTask: SliceKind(slices, _rechecked(checked, parts, reader) or reader, checked),
         StepTask: StepKind(reader),
     }
+
+
+def _rechecked(
+    checked: CheckedValues | None, parts: WorkerParts, then: JobReader | None = None
+) -> JobReader | None:
+    """What reads for jobs if preflights stay on duty; None if none does."""
+    if checked is None or not checked.on_duty:
+        return None
+    return RecheckedReader(checked, checked.rechecked_for_job, parts.store, parts.retry, then)
 
 
 def served_tasks(
@@ -224,7 +233,8 @@ def served_tasks(
     checked: CheckedValues | None = None,
 ) -> dict[str, ServedTask]:
     """Each task with its limits and the kind of its jobs."""
-    kinds, plain = kinds_of(tasks, parts, preflights, checked), PlainKind(checked)
+    kinds = kinds_of(tasks, parts, preflights, checked)
+    plain = PlainKind(checked, _rechecked(checked, parts))
     return {
         name: ServedTask(task, _task_limits(task, settings), kinds.get(type(task), plain))
         for name, task in tasks.items()

@@ -235,8 +235,7 @@ class SliceKind(PlainKind):
         reader: JobReader,
         values: PreflightValues | None = None,
     ) -> None:
-        super().__init__(values)
-        self.reader = reader
+        super().__init__(values, reader)
         self._tasks = tasks
 
     def context(self, job: LeasedJob, started_at: int) -> SliceContext:
@@ -268,8 +267,7 @@ class StepKind(PlainKind):
     releases_stale = True
 
     def __init__(self, reader: JobReader) -> None:
-        super().__init__()
-        self.reader = reader
+        super().__init__(reader=reader)
 
     def returned(
         self,

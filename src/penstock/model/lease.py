@@ -68,10 +68,15 @@ class SetCursor(msgspec.Struct, frozen=True):
 
 
 class Rearm(msgspec.Struct, frozen=True):
-    """Do not end the job: queue it again, due at `at` (microseconds since 1970 UTC)."""
+    """Do not end the job: queue it again, due at `at` (microseconds since 1970 UTC).
+
+    With a period, an `at` that is further away says that the clock was set back: then it is due
+    right after its last occurrence, and tried in a period.
+    """
 
     at: int
     missed: int = 0  # occurrences of a schedule that were left out before it
+    period: int | None = None  # microseconds between two occurrences of an interval
 
 
 class ForgetCalls(msgspec.Struct, frozen=True):

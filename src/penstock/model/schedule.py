@@ -14,6 +14,8 @@ ARM_UNITS_MAX = 1_000  # units of one call
 CURSOR_BYTES_MAX = 256 * 1024  # of strict JSON text
 PREFLIGHT_BYTES_MAX = 64 * 1024  # of what a preflight returns
 FAILED_TICKS_KEPT = 20  # of one unit, in its history
+CLOCKS_APART = 5_000_000  # microseconds by which the clocks of a worker and of its store may differ
+RETRY_WAIT_MAX = 900_000_000  # microseconds that a failed tick waits for its next try
 
 
 class NextTick(NamedTuple):
@@ -31,6 +33,11 @@ class Timing(Protocol):
         """Canonical: "every 10 s", "cron 0 3 * * 1-5 Europe/Berlin". The same text, the same."""
         ...
 
+    @property
+    def period(self) -> int | None:
+        """Microseconds from one occurrence to the next; None: it goes by the clocks of a place."""
+        ...
+
     def first(self, now: int, spread: float = 0.0, units_count: int = 1) -> int:
         """The first occurrence of a new unit.
 
@@ -46,6 +53,16 @@ class Timing(Protocol):
         ...
 
 
+def tried_at(due_at: int, period: int | None, now: int) -> int:
+    """When an occurrence is tried first: when it is due, but at most a period from now.
+
+    Further away is only what was due before the clock was set back.
+    """
+    if period is None or due_at <= now + period + CLOCKS_APART:
+        return due_at
+    return now + period
+
+
 class UnitPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One unit of a schedule, as planned: a schedule, or one of its partitions."""
 
@@ -56,6 +73,7 @@ class UnitPlan(msgspec.Struct, frozen=True, kw_only=True):
     partition: str | None  # None: it is global
     limit_keys: tuple[str, ...] = ()
     timing: str  # its interval, or its cron expression and zone; if it changes, `first_at` counts
+    period: int | None = None  # of an interval, microseconds
     first_at: int  # when it ticks first, if it is new, changed or was ended
 
 

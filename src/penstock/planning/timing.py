@@ -124,7 +124,7 @@ class _Interval:
     """Occurrences at first + k × interval."""
 
     def __init__(self, micros: int) -> None:
-        self._micros = micros
+        self.period = micros
         self.text = f"every {micros / MICROSECONDS:.15g} s"
 
     def __repr__(self) -> str:
@@ -132,15 +132,17 @@ class _Interval:
 
     def first(self, now: int, spread: float = 0.0, units_count: int = 1) -> int:
         seconds = min(SPREAD_SECONDS, SPREAD_PER_UNIT_SECONDS * units_count)
-        return now + int(min(self._micros, round(seconds * MICROSECONDS)) * spread)
+        return now + int(min(self.period, round(seconds * MICROSECONDS)) * spread)
 
     def after(self, due_at: int, now: int) -> NextTick:
-        missed = max(0, now - due_at) // self._micros
-        return NextTick(due_at + (missed + 1) * self._micros, missed)
+        missed = max(0, now - due_at) // self.period
+        return NextTick(due_at + (missed + 1) * self.period, missed)
 
 
 class _Cron:
     """Occurrences when local clocks match an expression."""
+
+    period = None
 
     def __init__(self, expression: str, sim: CronSim, name: str, zone: ZoneInfo) -> None:
         self._sim = sim  # in naive local times

@@ -130,5 +130,6 @@ def _tick(
         partition=unit.partition,
         limit_keys=payload.limit_keys,
         timing=schedule.timing.text,
+        period=schedule.timing.period,
         first_at=schedule.timing.first(now, unit_spread(unit.name), units_count),
     )

@@ -2,7 +2,7 @@
 """Preflights that run again before a failed tick is tried again.
 
 Preflights that stay on duty run in the tick's own attempt, under its time limit. The body runs only
-if they pass; what they return replaces what was kept.
+if they pass; what they return replaces what was kept, for all workers, before it begins.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class PreflightRecheck:
         self._store = parts.store
         self._threads = parts.threads
         self._clock = parts.clock
-        self._loop = parts.loop
         self._in_threads: set[str] = set()  # units whose look has not ended, wanted or not
 
     async def look(
@@ -55,10 +54,10 @@ class PreflightRecheck:
                 checked_at=round(self._clock.now() * MICROSECONDS),
             )
             if self._checked.take(result):
-                self._loop.spawn(self._keep(result))
+                await self._keep(result)
 
     async def _keep(self, result: PreflightResult) -> None:
-        """Let others know of it, too; a store that cannot be told now hears of the next."""
+        """Let other workers know of it, too; a store that cannot be told now hears of the next."""
         with suppress(StoreError):
             await self._store.keep_preflights(self._checked.app, [result])
 

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from penstock.definitions.preflight import Preflight, checks_of
 from penstock.definitions.schedule import Schedule
+from penstock.model.job import LeasedJob
 from penstock.model.schedule import PreflightResult
 from penstock.stores.protocol import ScheduleStore
 from penstock.stores.retry import StoreRetry
+from penstock.worker.kind import JobReader, Window
 
 PAGE = 1_000  # results that are read at once
 WAITS = "Reading what preflights found has to wait"
@@ -37,6 +39,7 @@ class CheckedValues:
         """
         self.app = app
         self._preflights = tuple(preflights)
+        self.on_duty = tuple(one for one in self._preflights if one.recheck)
         self._shares = shares
         self._kept: dict[str, str] = {}  # by unit
         self._of_partition: dict[str, Mapping[str, str]] = {}
@@ -67,15 +70,29 @@ class CheckedValues:
         self._of_tick.clear()
         return True
 
+    def rechecked_for_job(self, job: LeasedJob) -> list[str]:
+        """The units of preflights on duty whose values a job may see."""
+        return [
+            preflight.unit_key(share or None)
+            for share in self._shares_of(job.partition or "")
+            for preflight in self.on_duty
+        ]
+
+    def rechecked_for_tick(self, schedule: Schedule[..., Any], payload: str) -> list[str]:
+        """The same for a unit of a schedule."""
+        return [check.unit for check in checks_of(schedule, payload, self.on_duty)]
+
+    def _shares_of(self, partition: str) -> Iterable[str]:
+        return self._shares.get(partition) or dict.fromkeys(("", partition))
+
     def of_job(self, partition: str | None) -> Mapping[str, str]:
         """By preflight: the value for a partition, else for one that it lies in."""
         key = partition or ""
         known = self._of_partition.get(key)
         if known is None:
-            shares = self._shares.get(key) or dict.fromkeys(("", key))
             known = self._of_partition[key] = {
                 preflight.plain_name: self._kept[unit]
-                for share in shares
+                for share in self._shares_of(key)
                 for preflight in self._preflights
                 if (unit := preflight.unit_key(share or None)) in self._kept
             }
@@ -91,3 +108,42 @@ class CheckedValues:
                 if check.unit in self._kept
             }
         return known
+
+
+class RecheckedReader:
+    """Reads what preflights on duty have found since, in any process, before jobs may start."""
+
+    def __init__(
+        self,
+        checked: CheckedValues,
+        units_of: Callable[[LeasedJob], Iterable[str]],
+        store: ScheduleStore,
+        retry: StoreRetry,
+        then: JobReader | None = None,
+    ) -> None:
+        """Values for one kind of jobs.
+
+        Args:
+            checked: where they go.
+            units_of: the units of preflights that are for a job.
+            store: where all processes keep them.
+            retry: waits for it.
+            then: reads what the jobs need besides.
+        """
+        self._checked = checked
+        self._units_of = units_of
+        self._store = store
+        self._retry = retry
+        self._then = then
+
+    async def prepare(self, jobs: Sequence[LeasedJob], wanted: Callable[[], bool]) -> None:
+        units = sorted({unit for job in jobs for unit in self._units_of(job)})
+        if units:
+            ask = partial(self._store.checked, self._checked.app, units)
+            for result in await self._retry.until_answered(WAITS, ask, wanted=wanted):
+                self._checked.take(result)
+        if self._then is not None:
+            await self._then.prepare(jobs, wanted)
+
+    def enters(self, job: LeasedJob, window: Window) -> bool:
+        return self._then is None or self._then.enters(job, window)

@@ -27,12 +27,12 @@ from penstock.model.lease import (
 )
 from penstock.retry.policy import RetryDecision, RetryPolicy, is_last
 from penstock.schedules.preflight_recheck import PreflightRecheck
-from penstock.schedules.preflight_results import CheckedValues
+from penstock.schedules.preflight_results import CheckedValues, RecheckedReader
 from penstock.stores.protocol import ScheduleStore
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits
 from penstock.worker.job_kind import PlainKind, job_info, refusal_error
-from penstock.worker.kind import Window
+from penstock.worker.kind import JobReader, Window
 from penstock.worker.parts import WorkerParts
 
 WAITS = "Reading cursors has to wait"
@@ -80,8 +80,14 @@ class TickKind(PlainKind):
             checked: what preflights have returned.
             preflights: of the app; those with `recheck` stay on duty.
         """
-        super().__init__(checked)
-        self.reader = CursorReader(parts.store, parts.retry)
+        reader: JobReader = CursorReader(parts.store, parts.retry)
+        if checked is not None and checked.on_duty:
+
+            def units_of(job: LeasedJob) -> list[str]:
+                return checked.rechecked_for_tick(schedules[job.task], job.payload)
+
+            reader = RecheckedReader(checked, units_of, parts.store, parts.retry, reader)
+        super().__init__(checked, reader)
         self._schedules = schedules
         self._policy = parts.policy
         self._rand = parts.ids.random
@@ -134,8 +140,9 @@ class TickKind(PlainKind):
     def _armed_again(self, attempt: Attempt, now_at: int, effects: tuple[Effect, ...]) -> JobEnd:
         """The occurrence is over; the next is the first after now, and what passed was missed."""
         job = attempt.job
-        following = self._schedules[job.task].timing.after(job.due_at, now_at)
-        effects += (Rearm(following.at, following.missed),)
+        timing = self._schedules[job.task].timing
+        following = timing.after(job.due_at, now_at)
+        effects += (Rearm(following.at, following.missed, timing.period),)
         if attempt.calls is not None and attempt.calls.has_any:
             effects += (ForgetCalls(),)  # bought for this occurrence alone
         return JobEnd(job, JobState.DONE, attempt.started_at, now_at, None, None, effects)

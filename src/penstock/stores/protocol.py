@@ -709,6 +709,10 @@ class ScheduleStore(Protocol):
         """One page of what is kept for an app above a unit, by unit."""
         ...
 
+    def checked(self, app: str, units: Sequence[str]) -> Reply[list[PreflightResult]]:
+        """What is kept of these units of preflights, as far as anything is; in any order."""
+        ...
+
     def forget_preflights(self, app: str, before: int) -> Reply[int]:
         """Forget what was checked before a time (microseconds); how many."""
         ...

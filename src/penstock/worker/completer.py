@@ -27,6 +27,7 @@ from penstock.model.lease import (
     StageManifest,
     Verdict,
 )
+from penstock.model.schedule import tried_at
 from penstock.stores.protocol import JobStore
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
@@ -202,8 +203,8 @@ class Completer:
         for end in group:
             for effect in end.effects if isinstance(end, JobEnd) else ():
                 if isinstance(effect, Rearm):
-                    known = self.armed_at
-                    self.armed_at = effect.at if known is None else min(known, effect.at)
+                    at = tried_at(effect.at, effect.period, end.ended_at)
+                    self.armed_at = at if self.armed_at is None else min(self.armed_at, at)
 
     async def _persist(
         self, call: Callable[[], Reply[T]], reply: Reply[T] | None = None

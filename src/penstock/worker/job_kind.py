@@ -37,15 +37,17 @@ class PreflightValues(Protocol):
 class PlainKind:
     """Jobs of tasks; other kinds override what differs."""
 
-    reader: JobReader | None = None
     recurs = False
     releases_stale = False
     error_level = logging.ERROR
     holds_doubts = True
     payload_is_final = True
 
-    def __init__(self, values: PreflightValues | None = None) -> None:
+    def __init__(
+        self, values: PreflightValues | None = None, reader: JobReader | None = None
+    ) -> None:
         self._values = values
+        self.reader = reader
 
     def named(self, job: LeasedJob) -> str:
         return f"Job {job.key!r} of task {task_name(job.task)!r}"

@@ -786,10 +786,10 @@ select row_state, ended_token from penstock.ended where job_id = $1
 -- rearm_job --
 -- Queues a job again instead of ending it, fenced by its token.
 update penstock.hot set
-    row_state = $3::smallint, due_at = $4, available_at = $4, ended_token = token, worker = null, solo = false,
-    attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null, result = $5, started_at = $6,
-    updated_at = $7
-where job_id = $1 and token = $2 and worker = $8 and row_state + 0 = 4 and due_at < $4
+    row_state = $3::smallint, due_at = $4, available_at = $5, ended_token = token, worker = null, solo = false,
+    attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null, result = $6, started_at = $7,
+    updated_at = $8
+where job_id = $1 and token = $2 and worker = $9 and row_state + 0 = 4 and due_at < $4
 
 -- fail_job --
 -- Ends an attempt badly, fenced by its token: queued again later, or in error. $3 = now or later, $4 = charge, $5 = it ends, $6 = it
@@ -2037,15 +2037,15 @@ where jobs.key = any($1::text[]) and jobs.app = $2 order by ended.job_id for upd
 
 -- find_units --
 -- Jobs of app $2 by key, as units if they are some; $1 = array of keys: [key, job, lane, row_state, due_at, partition, payload, app,
--- timing, last_due_at, retired_at].
+-- timing, last_due_at, retired_at, available_at].
 select
     jobs.key, jobs.id, jobs.lane_id, now_.row_state, now_.due_at, jobs.partition, jobs.payload, units.app, units.timing,
-    units.last_due_at, units.retired_at
+    units.last_due_at, units.retired_at, now_.available_at
 from penstock.jobs
 join lateral (
-    select row_state, due_at from penstock.hot where hot.job_id = jobs.id
+    select row_state, due_at, available_at from penstock.hot where hot.job_id = jobs.id
     union all
-    select row_state, due_at from penstock.ended where ended.job_id = jobs.id
+    select row_state, due_at, available_at from penstock.ended where ended.job_id = jobs.id
 ) as now_ on true
 left join penstock.units on units.job_id = jobs.id
 where jobs.key = any($1::text[]) and jobs.app = $2
@@ -2073,21 +2073,23 @@ update penstock.jobs set lane_id = armed.lane_id, partition = armed.partition, p
 from armed where jobs.id = armed.id
 
 -- start_units --
--- Units that have not ended start afresh; $1 = [[job, row_state, due_at], …], $2 = now.
+-- Units that have not ended start afresh; $1 = [[job, row_state, due_at, available_at], …], $2 = now.
 update penstock.hot set
     row_state = (armed.value ->> 1)::smallint, due_at = (armed.value ->> 2)::bigint,
-    available_at = (armed.value ->> 2)::bigint, attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null,
+    available_at = (armed.value ->> 3)::bigint, attempts = 0, crashes = 0, losses = 0, deferred_since = null, error = null,
     updated_at = $2::bigint
 from jsonb_array_elements($1::jsonb) as armed where hot.job_id = (armed.value ->> 0)::bigint
 
 -- revive_units --
 -- The same for those that have ended. The row of an end is the history of its attempt: it is kept.
 with armed as materialized (
-    select (job ->> 0)::bigint as job_id, (job ->> 1)::smallint as row_state, (job ->> 2)::bigint as due_at
+    select
+        (job ->> 0)::bigint as job_id, (job ->> 1)::smallint as row_state, (job ->> 2)::bigint as due_at,
+        (job ->> 3)::bigint as available_at
     from jsonb_array_elements($1::jsonb) as job
 ), gone as (
     delete from penstock.ended using armed where ended.job_id = armed.job_id
-    returning ended.*, armed.row_state as first_state, armed.due_at as first_at
+    returning ended.*, armed.row_state as first_state, armed.due_at as first_at, armed.available_at as tried_at
 ), kept as (
     insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended_at, error)
     select
@@ -2101,8 +2103,13 @@ insert into penstock.hot (
 )
 select
     gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), gone.first_state,
-    gone.token, gone.ended_token, gone.first_at, gone.first_at, gone.started_at, $2::bigint, gone.result
+    gone.token, gone.ended_token, gone.first_at, gone.tried_at, gone.started_at, $2::bigint, gone.result
 from gone join penstock.jobs on jobs.id = gone.job_id
+
+-- hasten_units --
+-- Units that wait are tried earlier; $1 = [[job, available_at], …], $2 = now.
+update penstock.hot set available_at = (sooner.value ->> 1)::bigint, updated_at = $2::bigint
+from jsonb_array_elements($1::jsonb) as sooner where hot.job_id = (sooner.value ->> 0)::bigint and row_state + 0 = 1
 
 -- cancel_units --
 -- Units that do not run end, so that nobody leases them; $1 = [job, …], $2 = now.
@@ -2192,6 +2199,11 @@ on conflict (app, unit) do update set
 -- What checks of an app came to, above a unit, at most $3: [unit, name, partition, value, error, checked_at].
 select unit, name, partition, value, error, checked_at from penstock.preflights
 where app = $1 and unit > $2 order by unit limit $3
+
+-- read_preflights --
+-- What some checks of an app came to; $2 = [unit, …]: [unit, name, partition, value, error, checked_at].
+select unit, name, partition, value, error, checked_at from penstock.preflights
+where app = $1 and unit = any(array(select jsonb_array_elements_text($2::jsonb)))
 
 -- list_failed_preflights --
 -- Checks of all apps that did not pass, at most $1: [unit, name, partition, value, error, checked_at].

@@ -20,6 +20,7 @@ from penstock.model.lease import (
     SetCursor,
     Verdict,
 )
+from penstock.model.schedule import tried_at
 from penstock.stores.sql import slices
 from penstock.stores.sql.dependants import note_ended
 from penstock.stores.sql.enqueue import enqueue
@@ -147,13 +148,16 @@ def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
         raise EnqueueRefused(
             f"Job {job.key!r} cannot be armed again for a time that is not later than its last."
         )
-    state = RowState.DELAYED if rearm.at > tx.now else RowState.READY
+    available_at = tried_at(rearm.at, rearm.period, tx.now)
+    due_at = rearm.at if available_at == rearm.at else job.due_at + 1
+    state = RowState.DELAYED if available_at > tx.now else RowState.READY
     moved = tx.run(
         "rearm_job",
         job.id,
         job.token,
         int(state),
-        rearm.at,
+        due_at,
+        available_at,
         end.result,
         end.started_at,
         end.ended_at,

@@ -13,7 +13,15 @@ import msgspec
 from penstock import failpoints
 from penstock.errors import EnqueueRefused
 from penstock.model.job import AttemptError, JobKind, JobState
-from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult, UnitPlan, UnitView
+from penstock.model.schedule import (
+    ARM_UNITS_MAX,
+    RETRY_WAIT_MAX,
+    ArmReport,
+    PreflightResult,
+    UnitPlan,
+    UnitView,
+    tried_at,
+)
 from penstock.stores.group_commit import Contended
 from penstock.stores.sql.enqueue import lanes_of
 from penstock.stores.sql.operator import cancel, refuse_several
@@ -64,6 +72,11 @@ def preflights_of(
     reader: Statements, app: str, after_unit: str, limit: int
 ) -> list[PreflightResult]:
     return [_result(row) for row in reader.rows("list_preflights", app, after_unit, limit)]
+
+
+def checked_of(reader: Statements, app: str, units: Sequence[str]) -> list[PreflightResult]:
+    """What is kept of these units of preflights."""
+    return [_result(row) for row in reader.rows("read_preflights", app, as_json(sorted({*units})))]
 
 
 def failed_checks_of(reader: Statements) -> tuple[PreflightResult, ...]:
@@ -119,11 +132,14 @@ class Change(StrEnum):
     REVIVED = "revived"
 
 
-def planned(units: Sequence[UnitPlan]) -> dict[str, UnitPlan]:
-    """The plans of one call by key; the first of a key counts."""
+def planned(units: Sequence[UnitPlan], now: int) -> dict[str, UnitPlan]:
+    """The plans of one call by key; the first of a key counts, and begins within its period."""
     refuse_many(units)
     first: dict[str, UnitPlan] = {}
     for unit in units:
+        at = tried_at(unit.first_at, unit.period, now)
+        if at != unit.first_at:  # the clock of its worker is ahead
+            unit = msgspec.structs.replace(unit, first_at=at)
         first.setdefault(unit.key, unit)
     return first
 
@@ -157,6 +173,14 @@ def due_after(first_at: int, row_state: int, due_at: int, last_due_at: int | Non
     return first_at if done is None else max(first_at, done + 1)
 
 
+def sooner_at(plan: UnitPlan, due_at: int, available_at: int, now: int) -> int:
+    """When a known unit that waits is tried, if the clock may have been set back meanwhile."""
+    if plan.period is None:
+        return available_at
+    failed = available_at > due_at
+    return tried_at(available_at, max(plan.period, RETRY_WAIT_MAX * failed), now)
+
+
 def report(changes: Sequence[Change]) -> ArmReport:
     return ArmReport(**{str(change): changes.count(change) for change in Change})
 
@@ -175,6 +199,7 @@ class _Known(NamedTuple):
     timing: str | None
     last_due_at: int | None
     retired_at: int | None
+    available_at: int
 
 
 class _Armed(NamedTuple):
@@ -188,7 +213,7 @@ class _Armed(NamedTuple):
 
 def arm(tx: Transaction, app: str, units: Sequence[UnitPlan]) -> ArmReport:
     """Let units be as they are planned, all or nothing. Runs in a savepoint."""
-    plans = planned(units)
+    plans = planned(units, tx.now)
     if not plans:
         return ArmReport()
     tx.flush_units()
@@ -274,12 +299,13 @@ def _change(tx: Transaction, app: str, armed: Sequence[_Armed]) -> None:
                 for one in replanned
             ]
         )
-    started = {one.was.job_id: (state, due_at) for one, state, due_at in _started(tx, at_rest)}
+    started = {row[0]: row for row in _started(tx, at_rest)}
     if started:
-        tx.start_units([(job_id, int(state), at) for job_id, (state, at) in started.items()])
+        tx.start_units([*started.values()])
+    _hasten(tx, [one for one in at_rest if one.was.job_id not in started])
     for one in at_rest:
-        state, _ = started.get(one.was.job_id, (RowState(one.was.row_state), 0))
-        _moved(tx, one, state)
+        begun = started.get(one.was.job_id)
+        _moved(tx, one, RowState(one.was.row_state if begun is None else begun[1]))
     left = {one.was.lane_id for one in replanned if one.lane_id != one.was.lane_id}
     if left and tx.is_my_turn():
         tx.flush_heads()  # whoever forgets lanes holds those that jobs were put into
@@ -291,13 +317,27 @@ def _is_replanned(one: _Armed) -> bool:
     return (was.lane_id, was.partition, was.payload) != (one.lane_id, plan.partition, plan.payload)
 
 
-def _started(tx: Transaction, armed: Sequence[_Armed]) -> Iterator[tuple[_Armed, RowState, int]]:
-    """Those that begin anew, with their state and when they are due; a suspect keeps its turn."""
+def _started(tx: Transaction, armed: Sequence[_Armed]) -> Iterator[tuple[int, int, int, int]]:
+    """Those that begin anew: [job, row_state, due_at, available_at]; a suspect keeps its turn."""
     for one in armed:
-        was = one.was
+        was, plan = one.was, one.plan
         if one.change is not Change.KEPT and was.row_state != RowState.SUSPECT:
-            due_at = due_after(one.plan.first_at, was.row_state, was.due_at, was.last_due_at)
-            yield one, _first_state(tx, due_at), due_at
+            due_at = due_after(plan.first_at, was.row_state, was.due_at, was.last_due_at)
+            available_at = tried_at(due_at, plan.period, tx.now)
+            yield was.job_id, int(_first_state(tx, available_at)), due_at, available_at
+
+
+def _hasten(tx: Transaction, armed: Sequence[_Armed]) -> None:
+    """Let units wait no longer than their period, also if the clock was set back."""
+    sooner = [
+        (was.job_id, at)
+        for was, plan, *_ in armed
+        if was.row_state == RowState.DELAYED
+        and (at := sooner_at(plan, was.due_at, was.available_at, tx.now)) != was.available_at
+    ]
+    if sooner:
+        tx.run("hasten_units", as_json(sooner), tx.now)
+        tx.made_work = True
 
 
 def _moved(tx: Transaction, one: _Armed, state: RowState) -> None:

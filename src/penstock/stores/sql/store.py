@@ -467,6 +467,9 @@ class SqlStore(ABC):
     def preflights(self, app: str, after_unit: str, limit: int) -> Reply[list[PreflightResult]]:
         return self._read(lambda: schedules.preflights_of(self._reader, app, after_unit, limit))
 
+    def checked(self, app: str, units: Sequence[str]) -> Reply[list[PreflightResult]]:
+        return self._read(lambda: schedules.checked_of(self._reader, app, units))
+
     def forget_preflights(self, app: str, before: int) -> Reply[int]:
         return self._submit(lambda tx: tx.run("forget_preflights", app, before))
 

@@ -266,7 +266,7 @@ class Transaction(Statements):
         self.run("replan_jobs", as_json(rows))
 
     def start_units(self, rows: Sequence[Row]) -> None:
-        """Units that do not run start afresh: [job, row_state, due_at]."""
+        """Units that do not run start afresh: [job, row_state, due_at, available_at]."""
         self.run("start_units", as_json(rows), self.now)
 
     @staticmethod

@@ -536,9 +536,9 @@ select row_state, ended_token from jobs where id = ?1
 -- rearm_job --
 -- Queues a job again instead of ending it, fenced by its token.
 update jobs set
-    row_state = ?3, due_at = ?4, available_at = ?4, ended_token = token, worker = null, solo = 0, attempts = 0,
-    crashes = 0, losses = 0, deferred_since = null, error = null, result = ?5, started_at = ?6, updated_at = ?7
-where id = ?1 and token = ?2 and worker = ?8 and row_state = 4 and due_at < ?4
+    row_state = ?3, due_at = ?4, available_at = ?5, ended_token = token, worker = null, solo = 0, attempts = 0,
+    crashes = 0, losses = 0, deferred_since = null, error = null, result = ?6, started_at = ?7, updated_at = ?8
+where id = ?1 and token = ?2 and worker = ?9 and row_state = 4 and due_at < ?4
 
 -- fail_job --
 -- Ends an attempt badly, fenced by its token: queued again later, or in error. ?3 = now or later, ?4 = charge, ?5 = it ends, ?6 = it
@@ -1456,10 +1456,10 @@ select worker, saved_at, document from run_parts where run_id = ?1 order by work
 
 -- find_units --
 -- Jobs of app ?2 by key, as units if they are some; ?1 = [key, …]: [key, job, lane, row_state, due_at, partition, payload, app, timing,
--- last_due_at, retired_at].
+-- last_due_at, retired_at, available_at].
 select json_group_array(json_array(
     jobs.key, jobs.id, jobs.lane_id, jobs.row_state, jobs.due_at, jobs.partition, jobs.payload, units.app, units.timing,
-    units.last_due_at, units.retired_at
+    units.last_due_at, units.retired_at, jobs.available_at
 ))
 from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value and jobs.app = ?2 left join units on units.job_id = jobs.id
 
@@ -1479,11 +1479,16 @@ update jobs set lane_id = armed.value ->> 1, partition = armed.value ->> 2, payl
 from jsonb_each(?1) as armed where jobs.id = armed.value ->> 0
 
 -- start_units --
--- Units start afresh; ?1 = [[job, row_state, due_at], …], ?2 = now.
+-- Units start afresh; ?1 = [[job, row_state, due_at, available_at], …], ?2 = now.
 update jobs set
-    row_state = armed.value ->> 1, due_at = armed.value ->> 2, available_at = armed.value ->> 2, attempts = 0, crashes = 0,
+    row_state = armed.value ->> 1, due_at = armed.value ->> 2, available_at = armed.value ->> 3, attempts = 0, crashes = 0,
     losses = 0, deferred_since = null, error = null, finished_at = null, updated_at = ?2
 from jsonb_each(?1) as armed where jobs.id = armed.value ->> 0
+
+-- hasten_units --
+-- Units that wait are tried earlier; ?1 = [[job, available_at], …], ?2 = now.
+update jobs set available_at = sooner.value ->> 1, updated_at = ?2
+from jsonb_each(?1) as sooner where jobs.id = sooner.value ->> 0 and row_state = 1
 
 -- cancel_units --
 -- Units that do not run end, so that nobody leases them; ?1 = [job, …], ?2 = now.
@@ -1555,6 +1560,11 @@ on conflict (app, unit) do update set
 -- list_preflights --
 -- What checks of an app came to, above a unit, at most ?3: [unit, name, partition, value, error, checked_at].
 select unit, name, partition, value, error, checked_at from preflights where app = ?1 and unit > ?2 order by unit limit ?3
+
+-- read_preflights --
+-- What some checks of an app came to; ?2 = [unit, …]: [unit, name, partition, value, error, checked_at].
+select kept.unit, kept.name, kept.partition, kept.value, kept.error, kept.checked_at
+from jsonb_each(?2) as wanted cross join preflights as kept on kept.app = ?1 and kept.unit = wanted.value
 
 -- list_failed_preflights --
 -- Checks of all apps that did not pass, at most ?1: [unit, name, partition, value, error, checked_at].

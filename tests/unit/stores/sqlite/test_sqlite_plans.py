@@ -113,6 +113,7 @@ INTENDED = {
     "change_units": ["units USING INTEGER PRIMARY KEY"],
     "replan_jobs": ["jobs USING INTEGER PRIMARY KEY"],
     "start_units": ["jobs USING INTEGER PRIMARY KEY"],
+    "hasten_units": ["jobs USING INTEGER PRIMARY KEY"],
     "cancel_units": ["jobs USING INTEGER PRIMARY KEY"],
     "cancel_failed": ["jobs USING INTEGER PRIMARY KEY"],
     "retire_units": ["units USING INTEGER PRIMARY KEY"],
@@ -129,6 +130,7 @@ INTENDED = {
     "read_unit": ["sqlite_autoindex_units_1 (key=?)"],
     "read_cursors": ["cursors USING PRIMARY KEY (name=?)"],
     "list_preflights": ["preflights USING PRIMARY KEY (app=? AND unit>?)"],
+    "read_preflights": ["kept USING PRIMARY KEY (app=? AND unit=?)"],
     "forget_preflights": ["preflights USING PRIMARY KEY (app=?)"],
     "plan_at": [
         "sqlite_autoindex_plans_1 (id=?)",
