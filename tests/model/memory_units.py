@@ -67,7 +67,10 @@ class Units:
     def _start_afresh(self, row: JobRow, unit: UnitRow, plan: UnitPlan, now: int) -> None:
         row.attempts = row.crashes = row.losses = 0
         row.deferred_since = row.error = None
-        row.due_at = due_after(plan.first_at, row.state, row.due_at, unit.last_due_at)
+        first_at = plan.first_at
+        if unit.retired_at is not None and unit.timing == plan.timing:
+            first_at = row.due_at
+        row.due_at = due_after(first_at, row.state, row.due_at, unit.last_due_at)
         self._tables.queue(row, now, tried_at(row.due_at, plan.period, now))
 
     def retire(self, keys: Sequence[str], now: int) -> int:

@@ -159,7 +159,7 @@ def test_first_ticks_count_from_the_end_of_the_checks() -> None:
         await started.start(world, Far(world.store)).run()
         unit = world.store.unit("schedule:poll:0").result()
         assert unit is not None
-        assert unit.due_at >= to_micros(world.clock.now() - CALL_SECONDS * 4)
+        assert unit.due_at >= to_micros(world.clock.now() - CALL_SECONDS * 5)
 
     simulate(started.app, main)
 

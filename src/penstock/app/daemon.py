@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.app.wiring import RunOptions, build_worker, slot_count
-from penstock.clock import Clock
+from penstock.clock import Clock, to_micros
 from penstock.config.settings import Settings
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
@@ -84,6 +84,15 @@ def checked_values(
     if not preflights:
         return None
     return CheckedValues(app, preflights.values(), {} if plan is None else plan.shares)
+
+
+def plan_of_now(
+    plan: DaemonPlan | None, schedules: Mapping[str, Schedule[..., Any]], clock: Clock
+) -> Callable[[], DaemonPlan] | None:
+    """What a worker keeps of a daemon's plan; None if there is none."""
+    if plan is None:
+        return None
+    return lambda: begun_now(plan, schedules, to_micros(clock.now()))
 
 
 def begun_now(

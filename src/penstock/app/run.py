@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 
 from penstock.app import wiring
 from penstock.app.build import BuildOptions, build_request, build_scope, build_tasks, served_tasks
-from penstock.app.daemon import begun_now, checked_values, preflight_run
+from penstock.app.daemon import begun_now, checked_values, plan_of_now, preflight_run
 from penstock.app.queue import Queue
 from penstock.app.registry import Registry
 from penstock.builds.build import Build, EmbeddedBuild
@@ -124,6 +124,7 @@ class Runner:
                 policy=registry.retry_policy,
                 preflights=registry.preflights.values(),
                 checked=checked_values(registry.name, registry.preflights, plan),
+                plan=plan_of_now(plan, registry.schedules, clock),
             )
             begun(worker)
             return worker

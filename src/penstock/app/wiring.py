@@ -35,10 +35,12 @@ from penstock.events.sink import RequestEvents, SchedulerEvents, default_sinks
 from penstock.ids import IdSource, SystemIds
 from penstock.model.lease import ConfiguredCaps
 from penstock.model.spending import Budget
+from penstock.planning.units import DaemonPlan, plan_mark
 from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.requests.exchange import ReplyLimits
 from penstock.requests.journal.paid_policy import HOLD, PaidPolicy
 from penstock.retry.policy import RetryPolicy
+from penstock.schedules.plan_keeper import PlanKeeper
 from penstock.schedules.preflight_results import CheckedValues, RecheckedReader
 from penstock.schedules.preflight_run import PreflightKind
 from penstock.schedules.tick import TickKind
@@ -125,12 +127,14 @@ def build_worker(
     policy: RetryPolicy = RetryPolicy(),  # noqa: B008 (a constant)
     preflights: Iterable[Preflight[..., Any]] = (),
     checked: CheckedValues | None = None,
+    plan: Callable[[], DaemonPlan] | None = None,
 ) -> Worker:
     """Put a worker together; must be called on its loop.
 
     Without a `task_order` the bodies of process tasks run where all others run. `share` is this
     process's part of every cap; `wires` answer in place of providers; `sources` are of settings;
-    `policy` is the baseline of the app, `preflights` its checks, `checked` what they returned.
+    `policy` is the baseline of the app, `preflights` its checks, `checked` what they returned,
+    `plan` what it ticks as a daemon.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
@@ -169,6 +173,11 @@ def build_worker(
         parts = replace(parts, begin=partial(checked.read, store, parts.retry))
     config = _config(options, settings, sources, providers, share)
     config = replace(config, unserved=unserved_tasks(tasks, policies, share))
+    if plan is not None:
+        config = replace(config, plan=plan_mark(plan()))
+        if not config.place and not config.solo:  # one worker keeps it for all of its run
+            keeping = PlanKeeper(options.app, options.run_id, plan, parts)
+            parts.observers.subscribe((keeping,))
     return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
 
 

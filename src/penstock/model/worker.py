@@ -109,6 +109,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     solo: bool = False  # it runs only jobs that may have killed a worker, one cell after the other
     place: int | None = None  # which of its run's workers it is; who replaces it has the same
     stopping: bool = False
+    app: str = ""  # whose jobs it runs
+    plan: str | None = None  # of a daemon: the mark of the units that it has planned
     slots: dict[str, SlotUse] = {}  # by resource
     task_slots: dict[str, str] = {}  # task → the resource that its bodies run on; a bounded number
     running: int = 0

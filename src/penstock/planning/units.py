@@ -37,6 +37,12 @@ class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     shares: dict[str, tuple[str, ...]]  # partition → those that it lies in, "" first, itself last
 
 
+def plan_mark(plan: DaemonPlan) -> str:
+    """The same for all daemons that plan the same units."""
+    keys = "\n".join(sorted(unit.key for unit in plan.schedules))
+    return hashlib.blake2b(keys.encode(), digest_size=16).hexdigest()
+
+
 def unit_spread(unit: str) -> float:
     """A number in [0, 1) from a unit's name, the same at every start."""
     digest = hashlib.blake2b(unit.encode(), digest_size=6).digest()

@@ -31,7 +31,7 @@ from penstock.admission.requests.policy import ProcessShare
 from penstock.app import wiring
 from penstock.app.app import Penstock
 from penstock.app.build import served_tasks
-from penstock.app.daemon import checked_values
+from penstock.app.daemon import checked_values, plan_of_now
 from penstock.app.dataset_reader import found_root
 from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.config.find_app import find_app
@@ -432,6 +432,7 @@ class WorkerProcess:
             policy=app.registry.retry_policy,
             preflights=app.preflights.values(),
             checked=checked_values(app.name, app.preflights, self.plan),
+            plan=plan_of_now(self.plan, app.schedules, SystemClock()),
         )
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import PreflightFailed
-from penstock.model.job import SCHEDULE
-from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult, UnitPlan
-from penstock.planning.units import DaemonPlan
+from penstock.model.job import SCHEDULE, JobKind, kind_of_name
+from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult, UnitPlan, UnitView
+from penstock.model.views import WorkerView
+from penstock.model.worker import is_abandoned, read_status
+from penstock.planning.units import DaemonPlan, plan_mark
+from penstock.process_identity import is_gone
 from penstock.stores.protocol import ScheduleStore
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
@@ -26,6 +29,19 @@ WAITS = "Arming schedules has to wait"
 log = logging.getLogger("penstock.daemon")
 
 T = TypeVar("T")
+
+
+class DaemonStore(ScheduleStore, Protocol):
+    """What arming asks of a store."""
+
+    def workers(self) -> Reply[list[WorkerView]]: ...
+
+
+class OtherDaemon(NamedTuple):
+    """A living run that ticks units of the app, too."""
+
+    run_id: str
+    plan: str | None  # the mark of its plan; None: it has not told yet, or cannot
 
 
 class Armed(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +57,27 @@ class Arming:
     """Owns the way from a plan to the store. Belongs to one loop."""
 
     def __init__(
-        self, app: str, store: ScheduleStore, clock: Clock, rand: Callable[[], float]
+        self,
+        app: str,
+        store: DaemonStore,
+        clock: Clock,
+        rand: Callable[[], float],
+        *,
+        insists: bool = True,
     ) -> None:
-        """Nothing is armed; `rand` gives numbers in [0, 1), for back-offs."""
+        """Nothing is armed.
+
+        Args:
+            app: whose units they are.
+            store: where they are.
+            clock: the time.
+            rand: gives numbers in [0, 1), for back-offs.
+            insists: waits for a store that is unreachable; else its error is raised.
+        """
         self._app = app
         self._store = store
         self._clock = clock
+        self._insists = insists
         self._retry = StoreRetry(log, clock, rand)
 
     async def keep(self, results: Sequence[PreflightResult]) -> None:
@@ -60,14 +91,19 @@ class Arming:
             await self._ask(partial(self._store.forget_preflights, self._app, oldest_at))
 
     async def arm(self, plan: DaemonPlan) -> Armed:
-        """Let the units of a plan tick, and no others of this app."""
+        """Let the units of a plan tick, and no others of this app, unless others may plan them."""
         units = plan.schedules
         await self._warn_of_others(units)
-        report = ArmReport()
-        for start in range(0, len(units), ARM_UNITS_MAX):
-            part = units[start : start + ARM_UNITS_MAX]
-            report = _sum(report, await self._ask(partial(self._store.arm, self._app, part)))
-        retired = await self._retire({unit.key for unit in units})
+        report = await self.arm_units(units)
+        retired, others = 0, await self.others("")
+        if all(mark == plan_mark(plan) for _, mark in others):
+            retired = await self.retire(plan)
+        else:
+            log.info(
+                "Another daemon of this app runs that may plan other units (%s): none is retired "
+                "while it lives.",
+                ", ".join(sorted({run_id for run_id, _ in others})),
+            )
         schedules = len({unit.task for unit in units})
         if report.new or report.retimed or report.revived or retired:
             log.info(
@@ -81,6 +117,25 @@ class Arming:
                 retired,
             )
         return Armed(units=len(units), schedules=schedules, report=report, retired=retired)
+
+    async def arm_units(self, units: Sequence[UnitPlan]) -> ArmReport:
+        """Let these tick as they are planned."""
+        report = ArmReport()
+        for start in range(0, len(units), ARM_UNITS_MAX):
+            part = units[start : start + ARM_UNITS_MAX]
+            report = _sum(report, await self._ask(partial(self._store.arm, self._app, part)))
+        return report
+
+    async def others(self, run_id: str) -> frozenset[OtherDaemon]:
+        """The living daemons that may plan units of this app, but for one run."""
+        workers = await self._ask(self._store.workers)
+        return frozenset(
+            OtherDaemon(worker.run_id, None if status is None else status.plan)
+            for worker in workers
+            if worker.alive and worker.run_id != run_id and not is_abandoned(worker, is_gone)
+            if any(kind_of_name(task) is JobKind.TICK for task in worker.tasks)
+            if (status := read_status(worker.status)) is None or status.app == self._app
+        )
 
     async def _warn_of_others(self, units: Sequence[UnitPlan]) -> None:
         """Say which schedules were another app's: there is one unit of a name in a store."""
@@ -97,17 +152,30 @@ class Arming:
                 )
 
     async def _ask(self, ask: Callable[[], Reply[T]]) -> T:
-        return await self._retry.until_answered(WAITS, ask)
+        return await self._retry.until_answered(WAITS, ask, wanted=lambda: self._insists)
 
-    async def _retire(self, planned: Collection[str]) -> int:
+    async def retire(self, plan: DaemonPlan) -> int:
         """Page through what the store has; what nobody planned ticks no more."""
-        last, count = "", 0
-        while page := await self._ask(partial(self._store.units, self._app, last, PAGE)):
-            last = page[-1].key
+        planned, count = {unit.key for unit in plan.schedules}, 0
+        async for page in self._pages():
             gone = [x.key for x in page if x.key not in planned and x.retired_at is None]
             if gone:
                 count += await self._ask(partial(self._store.retire_units, gone))
         return count
+
+    async def bring_back(self, plan: DaemonPlan) -> int:
+        """Let those of a plan tick again that somebody else has retired; how many."""
+        planned, count = {unit.key: unit for unit in plan.schedules}, 0
+        async for page in self._pages():
+            gone = [planned[x.key] for x in page if x.key in planned and x.retired_at is not None]
+            count += (await self.arm_units(gone)).revived
+        return count
+
+    async def _pages(self) -> AsyncIterator[list[UnitView]]:
+        last = ""
+        while page := await self._ask(partial(self._store.units, self._app, last, PAGE)):
+            last = page[-1].key
+            yield page
 
 
 def _sum(one: ArmReport, other: ArmReport) -> ArmReport:

@@ -675,7 +675,8 @@ class ScheduleStore(Protocol):
         payload, group and limit keys follow the plan; so it does, but is due at `first_at`, with
         another timing. Of one that runs only app and timing are noted, and a suspect keeps its
         turn. One that has ended or was retired is queued again at `first_at`, its attempts
-        forgotten, its counters kept. No occurrence that ended well comes again: then it is due
+        forgotten, its counters kept; a retired one of the same timing for the occurrence that it
+        had waited for. No occurrence that ended well comes again: then it is due
         right after that. Refused with EnqueueRefused: more than ARM_UNITS_MAX, or a key of a job
         that is no unit.
         """

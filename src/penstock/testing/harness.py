@@ -20,7 +20,7 @@ import msgspec
 from penstock.app import wiring
 from penstock.app.app import Penstock
 from penstock.app.build import BuildOptions, build_request, build_scope, build_tasks
-from penstock.app.daemon import begun_now, checked_values, preflight_run
+from penstock.app.daemon import begun_now, checked_values, plan_of_now, preflight_run
 from penstock.builds.build import Build, EmbeddedBuild
 from penstock.builds.locks import LockHolder
 from penstock.clock import Duration, to_micros, to_seconds
@@ -249,6 +249,7 @@ class Harness:
                 policy=self.app.registry.retry_policy,
                 preflights=self.app.preflights.values(),
                 checked=checked_values(self.app.name, self.app.preflights, self._plan),
+                plan=plan_of_now(self._plan, self.app.schedules, self.clock),
             )
             beside = [loop.create_task(beat.run()), loop.create_task(statistics.run())]
             yield worker

@@ -46,6 +46,7 @@ class WorkerConfig:
     runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
     capacity: Mapping[str, CapacityValue] = field(default_factory=dict)  # for whoever asks why
     journal_retention_seconds: float | None = None  # None: no call is kept
+    plan: str | None = None  # of a daemon: the mark of the units that it has planned
     unserved: frozenset[str] = frozenset()  # tasks for others: no part of their provider is ours
 
     @property

@@ -150,6 +150,8 @@ class StatusRow(WorkerObserver):
             solo=config.solo,
             place=config.place,
             stopping=self._is_stopping,
+            app=config.app,
+            plan=config.plan,
             slots={
                 resource: _slot_use(
                     limit, ledger.leased_resources.get(resource, 0), config.slots.get(resource)

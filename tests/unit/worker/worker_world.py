@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from penstock import Penstock
 from penstock.app import wiring
+from penstock.app.daemon import plan_of_now
 from penstock.clock import Clock
 from penstock.config.settings import Settings
 from penstock.definitions.request import JobRequest, to_new_job
@@ -19,6 +20,7 @@ from penstock.ids import SeededIds
 from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
 from penstock.model.lease import JobEnd, JobFailure, JobRef, LeaseBatch, LeaseRequest, Verdict
 from penstock.model.lease import WorkerInfo as Info
+from penstock.planning.units import DaemonPlan
 from penstock.stores.protocol import JobFilter, Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.stores.store_future import Reply
@@ -180,6 +182,7 @@ class World:
         threads: Runner = InlineRunner,
         server: Store | None = None,
         schedules: bool = False,
+        plan: DaemonPlan | None = None,
     ) -> Worker:
         """A worker of this store, or of one that stands before it."""
         table = SlotTable.create(wiring.slot_count(self.settings))
@@ -191,7 +194,11 @@ class World:
         of = app or self.app
         return wiring.build_worker(
             wiring.RunOptions(
-                run_id=self.ids.new_id("run"), drain=drain, solo=solo, supervised=supervised
+                run_id=self.ids.new_id("run"),
+                app=of.name,
+                drain=drain,
+                solo=solo,
+                supervised=supervised,
             ),
             {**of.tasks, **of.schedules} if schedules else of.tasks,
             self.settings,
@@ -203,6 +210,7 @@ class World:
             threads=threads,
             events=SchedulerEvents(self.clock, (self.sink,)),
             providers=of.providers,
+            plan=plan_of_now(plan, of.schedules, self.clock),
         )
 
     def start(self, worker: Worker) -> asyncio.Task[Totals]:

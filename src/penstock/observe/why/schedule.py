@@ -8,10 +8,13 @@ when it is due, and how its last tries ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec.structs import replace
 
+from penstock.clock import to_datetime
 from penstock.model.job import TERMINAL, AttemptError, ErrorCategory, JobState
 from penstock.model.schedule import MISSED_MAX, PreflightResult, UnitView
 from penstock.observe.phrases import at, command, counted, format_error, run_command, short, span
@@ -171,7 +174,7 @@ def _not_due(facts: UnitFacts) -> Explanation | None:
     unit, now = facts.unit, facts.around.now
     if unit.available_at <= now:
         return None
-    moment = f"at {at(unit.available_at)}, in {span(unit.available_at - now)}"
+    moment = f"at {_at(unit, unit.available_at)}, in {span(unit.available_at - now)}"
     error = unit.last_error
     if error is None or not unit.is_failing:
         found = _why(
@@ -200,7 +203,7 @@ def _not_due(facts: UnitFacts) -> Explanation | None:
     else:
         gate, sentence = (
             Gate.DEGRADED,
-            f"{unit.key!r} is degraded: {_tries(unit)} of its tick of {at(unit.due_at)} "
+            f"{unit.key!r} is degraded: {_tries(unit)} of its tick of {_at(unit, unit.due_at)} "
             f"({span(now - unit.due_at)} ago) failed, the last with {said}. {again}",
         )
     return replace(
@@ -209,6 +212,17 @@ def _not_due(facts: UnitFacts) -> Explanation | None:
         when=unit.available_at,
         details=tuple(_format_passed(facts)),
     )
+
+
+def _at(unit: UnitView, micros: int) -> str:
+    """A time by the clocks that a cron expression goes by, with their offset; else in UTC."""
+    kind, _, rest = unit.timing.partition(" ")
+    zone = rest.rpartition(" ")[2] if kind == "cron" else "UTC"
+    if zone != "UTC":
+        with suppress(ZoneInfoNotFoundError, ValueError):
+            there = to_datetime(micros).astimezone(ZoneInfo(zone))
+            return there.isoformat(" ", "seconds")
+    return at(micros)
 
 
 def _tries(unit: UnitView) -> str:

@@ -322,7 +322,10 @@ def _started(tx: Transaction, armed: Sequence[_Armed]) -> Iterator[tuple[int, in
     for one in armed:
         was, plan = one.was, one.plan
         if one.change is not Change.KEPT and was.row_state != RowState.SUSPECT:
-            due_at = due_after(plan.first_at, was.row_state, was.due_at, was.last_due_at)
+            first_at = plan.first_at
+            if was.retired_at is not None and was.timing == plan.timing:
+                first_at = was.due_at  # as if nobody had been there meanwhile
+            due_at = due_after(first_at, was.row_state, was.due_at, was.last_due_at)
             available_at = tried_at(due_at, plan.period, tx.now)
             yield was.job_id, int(_first_state(tx, available_at)), due_at, available_at
 

@@ -291,3 +291,12 @@ def test_of_what_a_check_said_the_first_line_is_told_as_at_the_start() -> None:
     found = explain_unit(facts(unit(), (), start=start))
 
     assert found.sentence.endswith("404 Not Found.")
+
+
+def test_the_next_tick_of_a_cron_expression_is_told_by_its_own_clocks() -> None:
+    due_at = NOW + seconds(18 * 3600)
+    berlin = facts(unit(due_at=due_at, timing="cron 0 3 * * * Europe/Berlin"))
+    utc = facts(unit(due_at=due_at, timing="cron 0 3 * * * UTC"))
+
+    assert "2027-01-16 03:00:00+01:00" in explain_unit(berlin).sentence
+    assert "2027-01-16 02:00:00Z" in explain_unit(utc).sentence
