@@ -168,6 +168,17 @@ def test_an_interval_goes_on_after_the_clock_was_set_back_in_a_tick(
     assert seen(store_world).available_at == store_world.clock.now_micros + 10 * SECOND
 
 
+def test_an_interval_goes_by_the_clock_of_the_store_if_a_worker_is_ahead(
+    store_world: StoreWorld,
+) -> None:
+    worker, job = armed_and_leased(store_world)
+
+    assert tick(store_world, worker, job, every=DAY, period=10) is Verdict.ACCEPTED
+
+    view = seen(store_world)
+    assert view.due_at == view.available_at == store_world.clock.now_micros + 10 * SECOND
+
+
 def test_an_interval_that_waits_goes_on_after_the_clock_was_set_back(
     store_world: StoreWorld,
 ) -> None:

@@ -98,7 +98,8 @@ class Ends:
             if row.id in self._tables.units:
                 self._tables.units[row.id].ticked(row.due_at, end.ended_at, rearm.missed)
             available_at = tried_at(rearm.at, rearm.period, now)
-            row.due_at = rearm.at if available_at == rearm.at else row.due_at + 1
+            late = max(available_at, row.due_at + 1)
+            row.due_at = rearm.at if available_at == rearm.at else late
             self._tables.queue(row, now, available_at)
 
     def apply(self, end: JobEnd, now: int) -> None:

@@ -70,8 +70,9 @@ class SetCursor(msgspec.Struct, frozen=True):
 class Rearm(msgspec.Struct, frozen=True):
     """Do not end the job: queue it again, due at `at` (microseconds since 1970 UTC).
 
-    With a period, an `at` that is further away says that the clock was set back: then it is due
-    right after its last occurrence, and tried in a period.
+    With a period, an `at` that is further away says that the clock was set back, or that the
+    worker's is ahead: then it is tried in a period, and due then, or right after its last
+    occurrence if that is later still.
     """
 
     at: int

@@ -149,7 +149,7 @@ def _rearm(tx: Transaction, no: int, end: JobEnd, rearm: Rearm) -> Verdict:
             f"Job {job.key!r} cannot be armed again for a time that is not later than its last."
         )
     available_at = tried_at(rearm.at, rearm.period, tx.now)
-    due_at = rearm.at if available_at == rearm.at else job.due_at + 1
+    due_at = rearm.at if available_at == rearm.at else max(available_at, job.due_at + 1)
     state = RowState.DELAYED if available_at > tx.now else RowState.READY
     moved = tx.run(
         "rearm_job",
