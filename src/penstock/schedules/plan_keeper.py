@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.clock import MICROSECONDS
-from penstock.errors import TRANSIENT
+from penstock.errors import StoreError
 from penstock.model.schedule import CLOCKS_APART
 from penstock.planning.units import DaemonPlan, plan_mark
 from penstock.schedules.daemon_start import Arming, OtherDaemon
@@ -57,7 +57,7 @@ class PlanKeeper(WorkerObserver):
             if others != self._known:
                 await self._follow(others)
                 self._known = others
-        except TRANSIENT as error:
+        except StoreError as error:
             log.debug("Nobody looked for other daemons: %s", error)
         finally:
             self._next_monotonic = self._clock.monotonic() + LOOK_SECONDS
