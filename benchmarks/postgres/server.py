@@ -38,7 +38,7 @@ where source in ('command line', 'environment variable') order by name
 @contextlib.contextmanager
 def surroundings() -> Iterator[Surroundings]:
     """One throwaway server for the whole section, which keeps what it has committed."""
-    with Cluster(durable=True) as cluster:
+    with Cluster(durable=True, on_disk=True) as cluster:
         yield Surroundings(cluster.url(), (describe(cluster.url()),))
 
 

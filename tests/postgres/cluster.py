@@ -92,7 +92,9 @@ class Cluster(Server):
     """A throwaway server. Owns its process and its folder; neither outlives this process.
 
     Args:
-        durable: whether a commit is on the disk before it is told; if not, data may be in memory.
+        durable: whether what is committed survives a crash of the server.
+        on_disk: whether its data are on a disk, for who measures; in memory, they survive a crash
+            of the server as well, and no other work on the disk delays its recovery.
         tcp: whether it listens on 127.0.0.1 too; its URLs are then of that kind.
         settings: more of PostgreSQL's settings.
         home: a new folder in one that is guarded already; None is a guarded folder of its own.
@@ -103,6 +105,7 @@ class Cluster(Server):
         self,
         *,
         durable: bool = False,
+        on_disk: bool = False,
         tcp: bool = False,
         settings: Mapping[str, str | int] | None = None,
         home: Path | None = None,
@@ -112,7 +115,7 @@ class Cluster(Server):
         binaries = find_binaries()
         self._guarded: GuardedFolder | None = None
         if home is None:
-            self._guarded = GuardedFolder(on_disk=durable)
+            self._guarded = GuardedFolder(on_disk=on_disk)
             home = self._guarded.path
         super().__init__(home, free_port(), tcp=tcp)
         home.mkdir(exist_ok=True)
