@@ -11,6 +11,48 @@ import time
 from pathlib import Path
 
 from tests.faults.daemon_campaign import DaemonCampaign, race
+from tests.postgres.guard import scratch
+
+
+def races(folder: Path, count: int) -> int:
+    """Start two daemons at once so often; how often something did not hold."""
+    bad = 0
+    for number in range(1, count + 1):
+        home = folder / f"race-{number}"
+        found = race(home)
+        _tell(f"race {number}", found)
+        bad += bool(found)
+        if not found:
+            shutil.rmtree(home)
+        if number % 10 == 0:
+            print(f"{number} races", flush=True)
+    print(f"{count} races: {bad} broken", flush=True)
+    return bad
+
+
+def kills(folder: Path, seed: int, count: int) -> int:
+    """Kill one of two daemons so often; how much does not hold."""
+    campaign = DaemonCampaign(folder, seed)
+    stuck = []
+    try:
+        for number in range(1, count + 1):
+            campaign.cycle()
+            if number % 10 == 0:
+                print(f"{number} kills", flush=True)
+    except AssertionError as error:
+        stuck = [f"kill {sum(campaign.kills.values())}: {error}"]
+    finally:
+        broken = stuck + campaign.finish()
+    told = ", ".join(f"{n} {name}" for name, n in sorted(campaign.kills.items()))
+    ticks = len(campaign.project.bodies("ticked"))
+    print(f"{sum(campaign.kills.values())} kills: {told}; {ticks:,} ticks, {len(broken)} broken")
+    _tell("kills", broken)
+    return len(broken)
+
+
+def _tell(where: str, broken: list[str]) -> None:
+    for sentence in broken:
+        print(f"BROKEN: {where}: {sentence}", flush=True)
 
 
 def main() -> int:
@@ -19,25 +61,12 @@ def main() -> int:
     parser.add_argument("--races", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="penstock-daemons-"))
+    folder = Path(tempfile.mkdtemp(prefix="penstock-daemons-", dir=scratch()))
     print(f"seed {arguments.seed}, folder {folder}", flush=True)
-    broken: list[str] = []
-    for number in range(arguments.races):
-        broken += race(folder / f"race-{number}")
-        shutil.rmtree(folder / f"race-{number}", ignore_errors=not broken)
-        if broken:
-            break
-    print(f"{arguments.races} races: {len(broken)} broken", flush=True)
-    campaign = DaemonCampaign(folder / "campaign", arguments.seed)
-    try:
-        for _ in range(arguments.kills):
-            campaign.cycle()
-    finally:
-        broken += campaign.finish()
-    kills = ", ".join(f"{n} {name}" for name, n in sorted(campaign.kills.items()))
-    print(f"kills: {kills}; {len(campaign.project.bodies('ticked')):,} ticks", flush=True)
-    for sentence in broken:
-        print(f"BROKEN: {sentence}", flush=True)
+    began = time.monotonic()
+    broken = races(folder, arguments.races)
+    broken += kills(folder / "campaign", arguments.seed, arguments.kills)
+    print(f"{broken} broken, {time.monotonic() - began:.0f} s", flush=True)
     if not broken:
         shutil.rmtree(folder)
     return 1 if broken else 0
