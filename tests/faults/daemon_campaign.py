@@ -13,7 +13,12 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.daemon_project import SHORT_TTL_SECONDS, DaemonProject, kill_now
+from tests.faults.daemon_project import (
+    LONG_GRACE_SECONDS,
+    SHORT_TTL_SECONDS,
+    DaemonProject,
+    kill_now,
+)
 from tests.processes import children_of, is_alive
 from tests.waiting import wait_until
 
@@ -44,7 +49,12 @@ class DaemonCampaign:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.project = DaemonProject(
-            self.folder, self.url, ttl_seconds=SHORT_TTL_SECONDS, hosts="a b c", interval="0.1"
+            self.folder,
+            self.url,
+            ttl_seconds=SHORT_TTL_SECONDS,
+            grace_seconds=LONG_GRACE_SECONDS,
+            hosts="a b c",
+            interval="0.1",
         )
         self.pair = [self.project.start(), self.project.start()]
 
@@ -127,7 +137,9 @@ class DaemonCampaign:
 
 def race(folder: Path, url: str | None = None) -> list[str]:
     """Two daemons are started at once and arm the same units; what does not hold at their end."""
-    project = DaemonProject(folder, url, hosts="a b", interval="0.1")
+    project = DaemonProject(
+        folder, url, grace_seconds=LONG_GRACE_SECONDS, hosts="a b", interval="0.1"
+    )
     pair: list[subprocess.Popen[str]] = []
     try:
         project.say("barrier", "2")

@@ -22,7 +22,8 @@ from tests.forked import Forked
 from tests.processes import children_of, environment_of_tests, is_alive, kill_run
 from tests.waiting import wait_until
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 1.0  # for those who wait for its end
+LONG_GRACE_SECONDS = 60.0  # that a busy machine does not use up
 TTL_SECONDS = 20.0  # that a busy machine does not use up
 SHORT_TTL_SECONDS = 1.5  # for those who wait for its end
 CONFIG = """
@@ -48,12 +49,13 @@ class DaemonProject:
         url: str | None = None,
         *,
         ttl_seconds: float = TTL_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
         **files: str,
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.url = url or f"sqlite:///{folder}/daemon.db"
-        config = CONFIG.format(ttl_seconds=ttl_seconds, grace_seconds=GRACE_SECONDS)
+        config = CONFIG.format(ttl_seconds=ttl_seconds, grace_seconds=grace_seconds)
         (folder / "penstock.toml").write_text(config)
         shutil.copy(Path(__file__).with_name("daemon_app.py"), folder)
         for name, text in files.items():

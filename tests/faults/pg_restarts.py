@@ -157,15 +157,17 @@ class Campaign:
 
     def await_work(self) -> None:
         """Return when the runs work."""
-        wait_until(lambda: self._ended() > 0)
+        with self.cluster.connect("restarts") as connection:
+            wait_until(lambda: _ended(connection) > 0)
 
     def restart(self) -> None:
         """Crash the server, start it, and see how long it takes until a job ends again."""
         self.cluster.restart_immediate()
         up = time.monotonic()
         self.outcome.restarts += 1
-        before = self._ended()
-        wait_until(lambda: self._ended() > before)
+        with self.cluster.connect("restarts") as connection:
+            before = _ended(connection)
+            wait_until(lambda: _ended(connection) > before)
         self.outcome.resume_seconds.append(time.monotonic() - up)
 
     def restart_for(self, seconds: float, every_seconds: float, at_least: int = 1) -> None:
@@ -190,7 +192,8 @@ class Campaign:
         for producer in self._producers:
             producer.join(STOP_SECONDS)
         with contextlib.suppress(AssertionError):  # what is missing is told below
-            wait_until(lambda: self._ask("select count(*) from penstock.hot") == 0, DRAIN_SECONDS)
+            hot = "select count(*) from penstock.hot"
+            wait_until(lambda: self.cluster.ask(hot, database="restarts") == 0, DRAIN_SECONDS)
         for number, run in enumerate(self._runs):
             if run.poll() is None:
                 run.send_signal(signal.SIGTERM)
@@ -224,14 +227,10 @@ class Campaign:
         if unknown:
             outcome.broken.append(f"{len(unknown)} jobs are done that nobody has enqueued.")
 
-    def _ended(self) -> int:
-        return int(self._ask("select count(*) from penstock.ended"))
 
-    def _ask(self, statement: str) -> int:
-        try:
-            return int(self.cluster.ask(statement, database="restarts"))
-        except psycopg.OperationalError:
-            return -1
+def _ended(connection: psycopg.Connection[Any]) -> int:
+    (count,) = connection.execute("select count(*) from penstock.ended").fetchone() or (0,)
+    return int(count)
 
 
 def _job(key: str, n: int) -> NewJob:

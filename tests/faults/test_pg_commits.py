@@ -26,7 +26,7 @@ from tests.faults.pg_world import (
 )
 from tests.postgres.cluster import Server
 
-ANSWERS_LOST = 40  # of each operation; `make soak-pg` loses 5,000
+ANSWERS_LOST = 40  # of each operation; `make soak-pg` loses 2,000
 CUTS = 10
 
 
