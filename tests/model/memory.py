@@ -32,15 +32,18 @@ from penstock.model.views import (
     JobContext,
     Outlook,
     Progress,
+    ResultPage,
+    ResultRow,
     Retried,
     RetryCounts,
     Settled,
     Stats,
     StoredLimit,
+    UpstreamRow,
     WorkerView,
 )
 from penstock.model.worker import Inbox
-from penstock.stores.protocol import JobFilter
+from penstock.stores.protocol import RESULT_PAGE_BYTES, JobFilter
 from penstock.stores.sql.row_state import RowState
 from tests.model.memory_app_operations import AppOperations
 from tests.model.memory_check import broken_invariants
@@ -345,6 +348,32 @@ class MemoryStore(AppOperations):
     def job_context(self, key: str, app: str | None = None) -> JobContext | None:
         row = self._found(key, app)
         return None if row is None else circumstances_of(self._tables, row, self._now())
+
+    @operation
+    def results(
+        self, task: str, after: EndMark, limit: int, app: str | None = None
+    ) -> ResultPage:
+        own = self._tables.own if app is None else app
+        rows: list[ResultRow] = []
+        size = 0
+        for finished_at, job_id in self._tables.ended.above((after.finished_at, JobId(after.id))):
+            row, after = self._tables.jobs[job_id], EndMark(finished_at, job_id)
+            if row.state is RowState.DONE and row.new.task == task and own in (None, row.app):
+                rows.append(ResultRow(row.new.key, row.result))
+                size += len((row.result or "").encode())
+            if len(rows) == limit or size > RESULT_PAGE_BYTES:
+                return ResultPage(tuple(rows), after, more=True)
+        return ResultPage(tuple(rows), after, more=False)
+
+    @operation
+    def upstream(self, job: JobId) -> list[UpstreamRow]:
+        child = self._tables.jobs[job]
+        order = {edge.key: place for place, edge in reversed([*enumerate(child.new.after)])}
+        parents = [self._tables.jobs[need.parent] for need in child.needs]
+        return [
+            UpstreamRow(row.new.key, row.new.task, row.public, row.result)
+            for row in sorted(parents, key=lambda row: order[row.new.key])
+        ]
 
     @operation
     def outlook(self, worker: WorkerId, run_id: str) -> Outlook:

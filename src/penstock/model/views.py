@@ -147,6 +147,40 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class EndMark(NamedTuple):
+    """A place in the order of ends."""
+
+    finished_at: int
+    id: int
+
+
+FIRST_END = EndMark(-1, 0)
+
+
+class ResultRow(msgspec.Struct, frozen=True, gc=False):
+    """A job that is done, and what it returned."""
+
+    key: str
+    result: str | None  # JSON text; None: nothing
+
+
+class ResultPage(msgspec.Struct, frozen=True):
+    """Some results of a task in the order of their ends, and where the next page begins."""
+
+    rows: tuple[ResultRow, ...]
+    last: EndMark
+    more: bool
+
+
+class UpstreamRow(msgspec.Struct, frozen=True, gc=False):
+    """A job that another was enqueued after, and what it returned."""
+
+    key: str
+    task: str
+    state: JobState
+    result: str | None  # JSON text; None: nothing, or it is not done
+
+
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What a draining worker must know: what is left, and whether anybody can do it."""
 
@@ -217,16 +251,6 @@ class RetryCounts(msgspec.Struct, frozen=True):
 
     failed: int
     dependants: int
-
-
-class EndMark(NamedTuple):
-    """A place in the order of ends."""
-
-    finished_at: int
-    id: int
-
-
-FIRST_END = EndMark(-1, 0)
 
 
 class StoredLimit(msgspec.Struct, frozen=True):

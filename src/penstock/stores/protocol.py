@@ -56,11 +56,13 @@ from penstock.model.views import (
     Moved,
     Outlook,
     Progress,
+    ResultPage,
     Retried,
     RetryCounts,
     Settled,
     Stats,
     StoredLimit,
+    UpstreamRow,
     WorkerView,
 )
 from penstock.model.worker import Inbox
@@ -352,6 +354,7 @@ QUESTION_SECONDS = 60.0  # a question to a worker is kept for so long, answered 
 QUESTIONS_KEPT = 1_000  # or until so many were asked after it
 LEARNED_SECONDS = 7 * 86_400.0  # what was learned of a limit is kept for so long,
 LEARNED_READ = 1_000  # and so many of them are read, the newest first
+RESULT_PAGE_BYTES = 4 * 1024 * 1024  # of results that one page reads, and one more
 DEPENDENCIES_SHOWN = 20  # of one job
 HOLDERS_SHOWN = 10  # of one limit key
 DELAYED_IN_STATS = 10_000  # delayed jobs that are counted; more are not told apart
@@ -538,6 +541,21 @@ class JobStore(Protocol):
 
     def jobs(self, wanted: JobFilter, after_id: JobId, limit: int) -> Reply[list[Job]]:
         """One page of jobs with an id above `after_id`, by id."""
+        ...
+
+    def results(
+        self, task: str, after: EndMark, limit: int, app: str | None = None
+    ) -> Reply[ResultPage]:
+        """What done jobs of a task returned, those that ended after a mark, in the order of ends.
+
+        A page has at most `limit` rows, and at most RESULT_PAGE_BYTES of results and one more. It
+        may have none and `more` all the same: it looks at a bounded number of ends, whosever they
+        are.
+        """
+        ...
+
+    def upstream(self, job: JobId) -> Reply[list[UpstreamRow]]:
+        """What a job was enqueued after, in that order; without what was purged."""
         ...
 
     def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]: ...

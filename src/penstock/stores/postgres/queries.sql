@@ -276,9 +276,9 @@ order by hot.job_id for share of hot
 select key from penstock.jobs where key = any($1::text[]) and app = $2
 
 -- insert_edges --
--- $1 = [[parent, child, kind, open], …].
-insert into penstock.edges (parent_id, child_id, kind, open)
-select (edge ->> 0)::bigint, (edge ->> 1)::bigint, edge ->> 2, edge ->> 3 = '1' from jsonb_array_elements($1::jsonb) as edge
+-- $1 = [[parent, child, kind, open, ordinal], …].
+insert into penstock.edges (parent_id, child_id, kind, open, ordinal)
+select (edge ->> 0)::bigint, (edge ->> 1)::bigint, edge ->> 2, edge ->> 3 = '1', (edge ->> 4)::integer from jsonb_array_elements($1::jsonb) as edge
 on conflict do nothing
 
 -- place_children --
@@ -2332,6 +2332,32 @@ order by id limit $6
 -- window_end --
 -- The id of the last of the next $2 jobs above an id.
 select max(id) from (select id from penstock.jobs where id > $1 order by id limit $2) as few
+
+-- end_window --
+-- The end of the last of the next $3 jobs that ended after the mark $1, $2: [finished_at, id].
+select finished_at, job_id from (
+    select finished_at, job_id from penstock.ended where (finished_at, job_id) > ($1, $2) order by finished_at, job_id limit $3
+) as few order by finished_at desc, job_id desc limit 1
+
+-- list_results --
+-- Done jobs of task $5 that ended after the mark $1, $2 up to $3, $4, of app $6, at most $7, and as many as have $8 bytes of
+-- results and one more: [id, finished_at, key, result].
+select job_id, finished_at, key, result from (
+    select ended.job_id, ended.finished_at, jobs.key, ended.result, sum(coalesce(octet_length(ended.result), 0)) over (
+        order by ended.finished_at, ended.job_id rows between unbounded preceding and 1 preceding
+    ) as bytes_before
+    from penstock.ended join penstock.jobs on jobs.id = ended.job_id join penstock.lanes on lanes.id = jobs.lane_id
+    where (ended.finished_at, ended.job_id) > ($1, $2) and (ended.finished_at, ended.job_id) <= ($3, $4)
+        and ended.row_state = 5 and lanes.task = $5 and ($6::bigint is null or jobs.app = $6)
+) as found where coalesce(bytes_before, 0) <= $8 order by finished_at, job_id limit $7
+
+-- list_upstream --
+-- What a job was enqueued after and what it returned, in that order: [key, task, row_state, result].
+select parent.key, lanes.task, states.row_state, ended.result
+from penstock.edges join penstock.jobs as parent on parent.id = edges.parent_id
+join penstock.lanes on lanes.id = parent.lane_id join penstock.states on states.job_id = parent.id
+left join penstock.ended on ended.job_id = parent.id
+where edges.child_id = $1 order by edges.ordinal, edges.parent_id
 
 -- list_unhappy --
 -- Jobs for people above an id that ended otherwise than done; $2 = row_state, $3 = task, $4 = most, $5 = app.

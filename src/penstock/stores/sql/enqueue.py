@@ -179,14 +179,14 @@ def _link(
 ) -> None:
     """Resolve the edges of new jobs, in their order, so that a skip goes down a chain."""
     parents = {key: (job_id, int(RowState.READY)) for key, job_id in created.items()} | found
-    edges: list[tuple[int, int, str, int]] = []
+    edges: list[tuple[int, int, str, int, int]] = []
     placed: list[tuple[object, ...]] = []
     states: dict[int, RowState] = {}
     for job, lane_id in jobs:
         child_id = created[job.key]
         first = len(edges)
         pending, spoiler = 0, None
-        for edge in _strictest(job.after):
+        for ordinal, edge in enumerate(_strictest(job.after)):
             if kind_of_name(edge.key) is JobKind.TICK:
                 raise no_end(job.key, edge.key)
             if edge.key not in parents:
@@ -205,15 +205,15 @@ def _link(
             state = states.get(parent_id, RowState(row_state))
             if state < RowState.DONE:
                 pending += 1
-                edges.append((parent_id, child_id, edge.kind, 1))
+                edges.append((parent_id, child_id, edge.kind, 1, ordinal))
                 continue
-            edges.append((parent_id, child_id, edge.kind, 0))
+            edges.append((parent_id, child_id, edge.kind, 0, ordinal))
             if edge.kind is EdgeKind.SUCCESS and state is not RowState.DONE:
                 blamed = (parent_id, state, edge.key)
                 spoiler = blamed if spoiler is None else min(spoiler, blamed)  # the oldest
         placed.append(_place(tx, job, lane_id, child_id, pending, spoiler, states))
         if spoiler is not None:
-            edges[first:] = [(p, c, kind, 0) for p, c, kind, _ in edges[first:]]
+            edges[first:] = [(p, c, kind, 0, n) for p, c, kind, _, n in edges[first:]]
     tx.run("insert_edges", as_json(edges))
     tx.run("place_children", as_json(placed))
 

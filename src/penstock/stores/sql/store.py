@@ -45,11 +45,13 @@ from penstock.model.views import (
     Moved,
     Outlook,
     Progress,
+    ResultPage,
     Retried,
     RetryCounts,
     Settled,
     Stats,
     StoredLimit,
+    UpstreamRow,
     WorkerView,
 )
 from penstock.model.worker import Inbox
@@ -355,6 +357,14 @@ class SqlStore(ABC):
         return self._read(
             lambda: self._reader.jobs(wanted, after_id, limit, self._app_of(wanted.app))
         )
+
+    def results(
+        self, task: str, after: EndMark, limit: int, app: str | None = None
+    ) -> Reply[ResultPage]:
+        return self._read(lambda: self._reader.results(task, after, limit, self._app_of(app)))
+
+    def upstream(self, job: JobId) -> Reply[list[UpstreamRow]]:
+        return self._read(lambda: self._reader.upstream(job))
 
     def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]:
         return self._read(lambda: self._reader.outlook(worker, run_id, self._times()[1], self._own))

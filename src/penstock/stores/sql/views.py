@@ -32,9 +32,12 @@ from penstock.model.views import (
     Holder,
     JobContext,
     Outlook,
+    ResultPage,
+    ResultRow,
     RetryCounts,
     Stats,
     StoredLimit,
+    UpstreamRow,
     WorkerView,
 )
 from penstock.model.worker import Inbox, Question
@@ -45,6 +48,7 @@ from penstock.stores.protocol import (
     GROUPS_IN_STATS,
     HOLDERS_SHOWN,
     LEARNED_READ,
+    RESULT_PAGE_BYTES,
     JobFilter,
 )
 from penstock.stores.sql.journal import broken_calls
@@ -179,6 +183,26 @@ class SqlReader(Statements):
                     break
                 at = following - 1
         return found
+
+    def results(self, task: str, after: EndMark, limit: int, app: int | None) -> ResultPage:
+        """One page of results; it looks at no more than WINDOW_JOBS ends."""
+        window = self.rows("end_window", *after, WINDOW_JOBS)
+        if not window:
+            return ResultPage((), after, more=False)
+        end = EndMark(*window[0])
+        bounds = (*after, *end, task, app, limit, RESULT_PAGE_BYTES)
+        found = self.rows("list_results", *bounds)
+        results = tuple(ResultRow(key, result) for _, _, key, result in found)
+        size = sum(len(result) for *_, result in found if result is not None)
+        if len(found) == limit or size > RESULT_PAGE_BYTES // 4:  # characters have up to four
+            end = EndMark(found[-1][1], found[-1][0])
+        return ResultPage(results, end, more=True)
+
+    def upstream(self, job: JobId) -> list[UpstreamRow]:
+        return [
+            UpstreamRow(key, task, PUBLIC[row_state], result)
+            for key, task, row_state, result in self.rows("list_upstream", job)
+        ]
 
     def jobs_by(self, query: str, *parameters: object) -> list[Job]:
         """Jobs that a statement finds, for people."""

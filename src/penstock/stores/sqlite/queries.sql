@@ -133,9 +133,9 @@ select json_group_array(json_array(jobs.key, jobs.id, jobs.row_state))
 from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value and jobs.app = ?2
 
 -- insert_edges --
--- ?1 = [[parent, child, kind, open], …].
-insert or ignore into edges (parent_id, child_id, kind, open)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?1)
+-- ?1 = [[parent, child, kind, open, ordinal], …].
+insert or ignore into edges (parent_id, child_id, kind, open, ordinal)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 from jsonb_each(?1)
 
 -- place_children --
 -- Gives new dependants their first state; ?1 = [[id, row_state, pending, skipped_by, error, finished_at], …].
@@ -1650,6 +1650,29 @@ order by id limit ?6
 -- window_end --
 -- The id of the last of the next ?2 jobs above an id.
 select max(id) from (select id from jobs where id > ?1 order by id limit ?2)
+
+-- end_window --
+-- The end of the last of the next ?3 jobs that ended after the mark ?1, ?2: [finished_at, id].
+select finished_at, id from (
+    select finished_at, id from jobs where row_state >= 5 and (finished_at, id) > (?1, ?2) order by finished_at, id limit ?3
+) order by finished_at desc, id desc limit 1
+
+-- list_results --
+-- Done jobs of task ?5 that ended after the mark ?1, ?2 up to ?3, ?4, of app ?6, at most ?7, and as many as have ?8 bytes of
+-- results and one more: [id, finished_at, key, result].
+select id, finished_at, key, result from (
+    select id, finished_at, key, result, sum(coalesce(octet_length(result), 0)) over (
+        order by finished_at, id rows between unbounded preceding and 1 preceding
+    ) as bytes_before
+    from jobs where row_state >= 5 and (finished_at, id) > (?1, ?2) and (finished_at, id) <= (?3, ?4) and +row_state = 5
+        and (select task from lanes where lanes.id = lane_id) = ?5 and (?6 is null or app = ?6)
+) where coalesce(bytes_before, 0) <= ?8 order by finished_at, id limit ?7
+
+-- list_upstream --
+-- What a job was enqueued after and what it returned, in that order: [key, task, row_state, result].
+select parent.key, lanes.task, parent.row_state, parent.result
+from edges cross join jobs as parent on parent.id = edges.parent_id cross join lanes on lanes.id = parent.lane_id
+where edges.child_id = ?1 order by edges.ordinal, edges.parent_id
 
 -- list_unhappy --
 -- Jobs for people above an id that ended otherwise than done; ?2 = row_state, ?3 = task, ?4 = most, ?5 = app.

@@ -75,7 +75,7 @@ create table edges (
     parent_id integer not null,
     child_id integer not null,
     kind text not null,
-    open integer not null,
+    open integer not null, ordinal integer not null default 0,
     primary key (parent_id, child_id)
 ) strict, without rowid;
 create index edges_open on edges (parent_id) where open = 1;
