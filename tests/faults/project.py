@@ -54,7 +54,7 @@ class Project(ProjectFolder):
 
     def drain(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """Run until nothing is left; the exit code, and what was said."""
-        code = self.run("--drain", *arguments, **environment).wait(90)
+        code = self.run("--drain", *arguments, **environment).wait(240)
         return code, self.errors()
 
     def errors(self) -> str:

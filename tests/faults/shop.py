@@ -79,7 +79,7 @@ class Shop(ProjectFolder):
         self.running.append(process)
         return process
 
-    def drain(self, *, quick: bool = False, seconds: float = 90.0) -> tuple[int, str]:
+    def drain(self, *, quick: bool = False, seconds: float = 240.0) -> tuple[int, str]:
         process = self.run("--drain", quick=quick)
         _, err = process.communicate(timeout=seconds)
         return process.returncode, err

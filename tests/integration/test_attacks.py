@@ -140,7 +140,7 @@ def test_a_process_that_a_task_left_behind_does_not_hold_the_run_on_a_terminal(
             stdout=terminal,
             stderr=terminal,
         )
-        code = process.wait(timeout=90)
+        code = process.wait(timeout=240)
     finally:
         os.close(main_fd)
         os.close(terminal)

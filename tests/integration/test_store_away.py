@@ -71,7 +71,7 @@ def hears(run: subprocess.Popen[str], words: str) -> str:
 
 
 def rest_of(run: subprocess.Popen[str]) -> str:
-    _, err = run.communicate(timeout=90)
+    _, err = run.communicate(timeout=240)
     return err
 
 
