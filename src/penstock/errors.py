@@ -60,6 +60,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
 
+from penstock.sentences import counted
+
 FAILURES_SHOWN = 20  # preflights that a message names; all are in `failures`
 
 
@@ -357,7 +359,8 @@ class PreflightFailed(PenstockError):
         if more:
             shown.append(f"and {more:,} more")
         super().__init__(
-            f"{len(failures):,} of {checks_count:,} preflight(s) did not pass, so no work was "
+            f"{len(failures):,} of {counted(checks_count, 'preflight')} did not pass, so no work "
+            "was "
             f"started: {'; '.join(shown)}."
         )
         self.failures = dict(failures)

@@ -272,7 +272,7 @@ def test_a_total_holds_over_a_kill_is_shown_and_can_be_reset(
     assert (asked.returncode, "add --yes to do it" in asked.stderr) == (2, True)
     assert document(tmp_path, "budget", "show")["budgets"] == [told]
     done = command(tmp_path, "budget", "reset", "--yes")
-    assert "4 total(s) of app 'shop' begin at zero; they held: all $0.00" in done.stdout
+    assert "4 totals of app 'shop' begin at zero; they held: all $0.00" in done.stdout
     (told,) = document(tmp_path, "budget", "show")["budgets"]
     assert (told["spent_usd"], told["in_doubt_usd"], told["left_usd"]) == ("0", "0", "0.002")
     wrong = command(tmp_path, "budget", "reset", "providers", "--yes")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,36 @@ def test_several_processes_share_the_work(tmp_path: Path) -> None:
     stats = json.loads(penstock(tmp_path, "queue", "stats", "--json").stdout)
     assert stats["states"]["done"] == 300
     assert stats["workers"] == 0
+
+
+def test_a_port_that_nobody_listens_on_is_told_of_and_its_drain_can_be_ended(
+    tmp_path: Path,
+) -> None:
+    """The minute and the half are none here: the app hands in its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    write_app(
+        tmp_path,
+        "from penstock.worker import drain, refused_connections\n"
+        "refused_connections.REFUSED_SECONDS = 0.5\n"
+        "drain.SAY_AFTER_SECONDS = drain.LOOK_AT_SECONDS = 0.0\n"
+        "app.baseline(node=(0.1, 0.5))\n"
+        "@app.task()\nasync def call(ctx: Context) -> None:\n"
+        f"    await asyncio.open_connection('127.0.0.1', {port})\n",
+    )
+    flags = ("--app", "pipeline.py", "--store", "sqlite:///other.db")
+    (tmp_path / "penstock.toml").write_text("[tasks]\ngive_up_after = '6s'\n")
+    penstock(tmp_path, "queue", "enqueue", "call", "k", *flags)
+
+    ended = penstock(tmp_path, "queue", "run", "--drain", *flags)
+
+    refused = [line for line in ended.stderr.splitlines() if "Connection refused by" in line]
+    assert len(refused) == 1
+    assert f"Connection refused by 127.0.0.1:{port} for " in refused[0]
+    assert "1 job waits for them ('k': ConnectionRefusedError: " in ended.stderr
+    cancel = f"penstock queue cancel --task call --yes {' '.join(flags)}"
+    assert cancel in ended.stderr
+    assert f"penstock queue retry-failed {' '.join(flags)}, once" in ended.stdout
+    assert ended.returncode == 1
+    assert penstock(tmp_path, *cancel.split()[1:]).stdout == "0 jobs cancelled.\n"

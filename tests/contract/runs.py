@@ -54,13 +54,13 @@ def test_the_last_word_of_a_worker_counts(store_world: StoreWorld) -> None:
     assert store_world.store.run_parts("r").result() == [new, other]
 
 
-def test_the_run_that_was_saved_last_comes_first(store_world: StoreWorld) -> None:
-    for run_id in ("c", "a", "b", "a"):
+def test_the_run_that_has_begun_last_comes_first(store_world: StoreWorld) -> None:
+    for run_id in ("c", "a", "b", "a", "c"):
         save(store_world, run_id)
 
-    assert store_world.store.runs(10).result() == ["a", "b", "c"]
-    assert store_world.store.runs(2).result() == ["a", "b"]
-    assert [part.run_id for part in store_world.store.run_parts(None).result()] == ["a"]
+    assert store_world.store.runs(10).result() == ["b", "a", "c"]
+    assert store_world.store.runs(2).result() == ["b", "a"]
+    assert [part.run_id for part in store_world.store.run_parts(None).result()] == ["b"]
 
 
 def test_old_runs_are_forgotten_with_what_they_spent(store_world: StoreWorld) -> None:

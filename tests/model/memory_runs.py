@@ -14,13 +14,11 @@ class Runs:
     """Owns the last word of each worker about its part of a run."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, dict[WorkerId, RunPart]] = {}  # the run that was saved last is last
+        self._parts: dict[str, dict[WorkerId, RunPart]] = {}  # the one that has begun last is last
 
     def save(self, part: RunPart, going_on: Collection[str]) -> list[str]:
         """Keep a part; the runs that are forgotten for it, none that goes on."""
-        parts = self._parts.pop(part.run_id, {})
-        parts[part.worker] = part
-        self._parts[part.run_id] = parts
+        self._parts.setdefault(part.run_id, {})[part.worker] = part
         gone = [run_id for run_id in list(self._parts)[:-RUNS_KEPT] if run_id not in going_on]
         for run_id in gone:
             del self._parts[run_id]

@@ -74,7 +74,7 @@ def test_every_failure_is_named_and_no_work_code_runs_at_all() -> None:
             "preflight:exists:a": "ValueError: no such repository",
             "preflight:exists:c": "RuntimeError: bad token",
         }
-        assert "2 of 4 preflight(s)" in str(caught.value)
+        assert "2 of 4 preflights" in str(caught.value)
         assert checked.bodies == 0
         assert test.states == {"waits": "queued"}
         assert test.store.units(None, "", 10).result() == []

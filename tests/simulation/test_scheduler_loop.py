@@ -439,7 +439,7 @@ def test_tasks_that_can_never_start_are_refused_with_the_reason() -> None:
             limits={"memory": 4},
             needs={"big": {"memory": 5}},
         )
-        with pytest.raises(UsageError, match=r"1 task\(s\) can never start .*memory.*limit 4"):
+        with pytest.raises(UsageError, match=r"1 task can never start .*memory.*limit 4"):
             await world.run.run()
         world.assert_sound()
 

@@ -82,7 +82,7 @@ def test_the_history_of_a_job_shows_the_refusal() -> None:
 
     lines = lines_of(document_of(job, history, figures), history)
 
-    assert any(START in line and "RateLimitError, service" in line for line in lines)
+    assert any(f"RateLimitError: {START}" in line for line in lines)
 
 
 @pytest.mark.parametrize(("status", "charged"), [(500, 0), (400, 1)])
@@ -95,4 +95,4 @@ def test_what_is_no_refusal_is_not_called_one(
         assert t.job("k").attempts == charged
 
     assert "refused by" not in caplog.text
-    assert "Job 'k' of task 'ask' failed and is tried again" in caplog.text
+    assert "Job 'k' of task 'ask' ended in an error and is tried again" in caplog.text

@@ -18,7 +18,7 @@ from penstock.worker.drain import LOOK_SECONDS
 from tests.processes import MARK_OF_NOBODY
 from tests.unit.worker.worker_world import World, simulate
 
-PAUSED = "Waiting: the queue is paused; `penstock queue resume` lets it go on."
+PAUSED = "Waiting: the queue is paused; 'penstock queue resume' lets it go on."
 
 
 def make_app(name: str = "drain", *extra: str) -> Penstock:
@@ -110,7 +110,7 @@ def test_jobs_that_another_worker_holds_are_waited_for(caplog: pytest.LogCapture
 
     with caplog.at_level(logging.INFO, "penstock.worker"):
         simulate(make_app(), main)
-    assert caplog.text.count("Waiting: 1 job(s) are held by other workers.") == 1
+    assert caplog.text.count("Waiting: 1 job is held by other workers.") == 1
 
 
 def test_a_wait_for_a_delayed_job_says_its_reason_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +121,7 @@ def test_a_wait_for_a_delayed_job_says_its_reason_once(caplog: pytest.LogCapture
 
     with caplog.at_level(logging.INFO, "penstock.worker"):
         simulate(make_app(), main)
-    assert caplog.text.count("Waiting: 1 job(s) are delayed") == 1
+    assert caplog.text.count("Waiting: 1 job is delayed") == 1
 
 
 def test_a_dead_workers_jobs_are_taken_over_when_its_lease_has_expired() -> None:
@@ -154,8 +154,8 @@ def test_jobs_of_unknown_tasks_are_named_and_left(caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING, "penstock.worker"):
         simulate(make_app(), main)
-    assert "3 job(s) of task 'gone' are left" in caplog.text
-    assert "1 job(s) of task 'also_gone' are left" in caplog.text
+    assert "3 jobs of task 'gone' are left" in caplog.text
+    assert "1 job of task 'also_gone' is left" in caplog.text
 
 
 def test_jobs_that_wait_for_unknown_ones_are_stuck_and_named(
@@ -180,7 +180,7 @@ def test_jobs_that_wait_for_unknown_ones_are_stuck_and_named(
 
     with caplog.at_level(logging.WARNING, "penstock.worker"):
         simulate(make_app(), main)
-    assert "2 job(s) wait for those and are left as well." in caplog.text
+    assert "2 jobs wait for those and are left as well." in caplog.text
 
 
 def test_tasks_that_another_live_worker_knows_are_waited_for() -> None:

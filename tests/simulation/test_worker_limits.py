@@ -54,7 +54,7 @@ def test_a_limit_of_zero_is_told_at_once_and_jobs_go_on_when_it_is_raised(
     simulate(make_app(), main)
     reasons = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Waiting: ")]
     assert reasons == [
-        "Waiting: 2 job(s) are queued: waiting for the limit 'host:a', which is 0: nothing runs "
+        "Waiting: 2 jobs are queued: waiting for the limit 'host:a', which is 0: nothing runs "
         "until it is raised."
     ]
 

@@ -41,6 +41,7 @@ from penstock.outputs.root import OutputRoot, claim_root
 from penstock.planning.build_plan import plan_build, request_digest
 from penstock.planning.graph import closure
 from penstock.planning.plan_jobs import PlanKeys, plan_jobs, with_plan_id
+from penstock.sentences import command, counted
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
@@ -310,7 +311,8 @@ class Build:
             log.warning("%s The build goes on.", error)
             return
         if swept.files or swept.staged:
-            log.info("%d unreferenced file(s) of %r were removed.", swept.files, name)
+            files = counted(swept.files, "unreferenced file")
+            log.info("%s of %r %s removed.", files, name, "was" if swept.files == 1 else "were")
 
     def _paths(self, name: str, plan_id: str, alive: set[str]) -> Iterator[str]:
         """What manifests name, visible or not; first, who may still add to them is noted."""
@@ -349,7 +351,7 @@ class Build:
                 return plan
         raise UsageError(
             f"This build has failed {PLAN_IDS_MAX:,} times before; forget old jobs with "
-            "`penstock queue purge`."
+            f"'{command('queue', 'purge')}'."
         )
 
     async def _enqueue(self, plan: BuildPlan) -> None:

@@ -26,9 +26,10 @@ from penstock.errors import KeyOfSeveralApps, PenstockError, StoreMissing, Usage
 from penstock.model.run import RunPart
 from penstock.model.worker import responsive_workers
 from penstock.observe.explain import RunFacts, Unreadable, run_facts
-from penstock.operate.actions import unknown_task
+from penstock.operate.actions import UnknownTaskName, unknown_task
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
+from penstock.sentences import command, counted, repeat_flags
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
 from penstock.terminal_text import escaped, warn
@@ -37,6 +38,7 @@ SHOWN_MAX = 60  # characters of what was typed, in a message
 COUNTED_MAX = 2**31 - 1  # jobs or attempts in an option; more is a slip of the pen
 RUNS_COMPARED = 200
 RUNS_NAMED = 3
+TASKS_NAMED = 8
 
 RunOption = Annotated[
     str | None,
@@ -54,7 +56,7 @@ def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFact
     if facts is None and run_id is None:
         raise PenstockError(
             f"No run has left a record in the store {url} yet: a worker writes one as soon as it "
-            "begins. Run 'penstock queue run' first, or name another store with --store."
+            f"begins. Run '{command('queue', 'run')}' first, or name another store with --store."
         )
     if facts is None:
         near = _known(store, run_id)
@@ -110,9 +112,18 @@ def warn_of_unknown_task(store: Store, task: str | None) -> None:
     """Say so if no job of this task is in the store: the name may be wrong."""
     unknown = unknown_task(store, task)
     if unknown is not None:
-        near = unknown.nearest
-        hint = "" if near is None else f" The nearest that has some is {escaped(near)!r}."
-        warn(f"The store has no job of a task named {escaped(unknown.task)!r}.{hint}")
+        warn(f"The store has no job of a task named {escaped(unknown.task)!r}{_tasks(unknown)}.")
+
+
+def _tasks(unknown: UnknownTaskName) -> str:
+    """The tasks that have jobs, the nearest name first."""
+    near = [] if unknown.nearest is None else [unknown.nearest]
+    names = [*near, *(name for name in unknown.known if name not in near)]
+    if not names:
+        return "; it has no jobs"
+    shown = ", ".join(repr(escaped(name)) for name in names[:TASKS_NAMED])
+    more = len(names) - TASKS_NAMED
+    return f"; it has jobs of {shown}" + (f" and {counted(more, 'more task')}" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,9 @@ class Target:
     @classmethod
     def named(cls, **options: object) -> Target:
         """From options as a command has them (`app`, `store`, …); None: not given."""
-        return cls({f"--{name}": value for name, value in options.items() if value is not None})
+        flags = {f"--{name}": value for name, value in options.items() if value is not None}
+        repeat_flags({name: redacted(str(value)) for name, value in flags.items()})
+        return cls(flags)
 
     def configured(self) -> LoadedSettings:
         """What flags, environment and files say; the app is not imported."""

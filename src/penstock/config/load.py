@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from penstock.config.settings import BEAT_TOO_SLOW, Settings
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction.secrets import redacted
+from penstock.sentences import command
 
 SettingPath = tuple[str, ...]
 
@@ -430,7 +431,8 @@ def _spans(path: SettingPath) -> str:
     """The remedy for a budget of older files."""
     total, run, day = (dotted((*path[:-1], span, path[-1])) for span in ("total", "run", "day"))
     return (
-        f"set {total} (over restarts, until it is raised or 'penstock budget reset'), {run} (each "
+        f"set {total} (over restarts, until it is raised or '{command('budget', 'reset')}'), "
+        f"{run} (each "
         f"start anew, as it was) or {day}"
     )
 

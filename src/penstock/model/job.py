@@ -148,6 +148,9 @@ class ErrorCategory(StrEnum):
     SERVICE = "service"  # the other side, which asks for patience; not charged
 
 
+ERROR_SHOWN_MAX = 500  # characters of a message where it stands in a sentence
+
+
 class AttemptError(msgspec.Struct, frozen=True):
     """Why an attempt failed, for people. Bounded in length and redacted here, whoever makes it."""
 
@@ -162,6 +165,14 @@ class AttemptError(msgspec.Struct, frozen=True):
         keep(self, "message", storable_text(self.message))
         if self.where is not None:
             keep(self, "where", storable_text(self.where))
+
+    def format(self) -> str:
+        """Kind: message (where), on one line without its full stop: as everybody words it."""
+        line = " ".join(self.message.split()).rstrip(".")
+        if len(line) > ERROR_SHOWN_MAX:
+            line = f"{line[: ERROR_SHOWN_MAX - 1]}…"
+        said = f"{self.kind}: {line}" if line else self.kind
+        return f"{said} ({self.where})" if self.where else said
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -207,3 +207,4 @@ class JobFailure(msgspec.Struct, gc=False):
     detached: bool = False  # the body may still run: the limit keys stay held until it is released
     spoils: tuple[CallKey, ...] = ()  # answers that led to it; bought anew if it is charged
     refused_by: str | None = None  # nothing failed: `PROVIDER/MODEL (429)` wants patience
+    refused_at: str | None = None  # host and port that refused a connection; None: none did

@@ -56,19 +56,21 @@ class QuotaReading(msgspec.Struct, frozen=True, gc=False):
     remaining: float
     window_seconds: float  # of the limit
     reset_seconds: float  # until it is full again
+    used_up_seconds: float = 0.0  # until then nothing is left of it; 0: something is, or it refills
 
 
 class RequestReleaseOutcome(msgspec.Struct, frozen=True, gc=False):
     """How an attempt ended, with what its reply said."""
 
     outcome: RequestOutcome
-    retry_after_seconds: float | None = None  # 0 to 15 min; None: nothing was said
+    retry_after_seconds: float | None = None  # 0 to 24 h; None: nothing was said
     readings: tuple[QuotaReading, ...] = ()
     tokens_used: int | None = None  # as the reply counts them
     was_sent: bool = True  # False: it never left, so nobody has counted it
     is_error: bool = False  # its status is 400 or more: whoever counts costs counts nothing
     status: int = 0  # of a reply about the account
     said: str = ""  # what the provider wrote then, redacted
+    doubt: str = ""  # why the wait is not the one that it asks for
 
     def tokens_of(self, reserved: float) -> float:
         """What was used of so many; without a count all of them, unless it was not served."""

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.sentences import command
+
 MICROS = 1_000_000  # of a dollar
 DAY_MICROS = 86_400 * 1_000_000  # of time
 ALL = "all"  # the scope of everything
@@ -248,7 +250,7 @@ class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
                 f"set {refusal.price_setting} of penstock.toml, then run the same command again."
             )
         anew = {
-            Period.TOTAL: "what was spent stays counted until 'penstock budget reset'",
+            Period.TOTAL: f"what was spent stays counted until '{command('budget', 'reset')}'",
             Period.RUN: "a new run counts from zero",
             Period.DAY: "it opens again at midnight UTC",
         }[refusal.budget.period]

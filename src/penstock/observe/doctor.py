@@ -25,7 +25,8 @@ from penstock.model.views import (
     problem,
 )
 from penstock.model.worker import UnresponsiveWorker, read_status, unresponsive_workers
-from penstock.observe.phrases import SAME_BUILD, command, counted, rebuild_command, some
+from penstock.observe.phrases import SAME_BUILD, rebuild_command, some
+from penstock.sentences import command, counted
 
 PYTHON_MIN = (3, 11)
 PLACES_SHOWN = 3
@@ -74,13 +75,12 @@ def _plans(facts: QueueFacts, dead_runs: set[str]) -> Finding:
         return healthy("builds", f"{counted(len(facts.plans), 'plan')} open, none abandoned")
     first = left[0]
     again = rebuild_command(first)
-    command = SAME_BUILD if again is None else f"'{again}'"
+    build = SAME_BUILD if again is None else f"'{again}'"
     goes_on = "plans anew" if first.state is PlanState.DRAFT else "continues it"
     more = f"; {len(left) - 1:,} more were abandoned" if len(left) > 1 else ""
     return problem(
         "builds",
-        f"The plan {first.id} was abandoned by the run {first.run_id!r}; {command} "
-        f"{goes_on}{more}.",
+        f"The plan {first.id} was abandoned by the run {first.run_id!r}; {build} {goes_on}{more}.",
     )
 
 
@@ -216,12 +216,13 @@ def _waiting(stats: Stats, alive: int) -> Finding:
         return problem(
             "waiting",
             f"A job has been ready for {age} although {alive} workers are alive; see which "
-            "by 'penstock queue list --state queued', and start more workers or slots.",
+            f"by '{command('queue', 'list', '--state', 'queued')}', and start more workers or "
+            "slots.",
         )
     return problem(
         "waiting",
         f"A job has been ready for {age} and no worker is alive; start one with "
-        "'penstock queue run'.",
+        f"'{command('queue', 'run')}'.",
     )
 
 
@@ -270,7 +271,7 @@ def _tasks(facts: QueueFacts, known_tasks: Collection[str], app: str | None) -> 
         "tasks",
         f"{left:,} unfinished jobs are of the task {name!r}, which the app does not "
         f"define{hint}{others}; define it (`name=` keeps an old name), or cancel these jobs with "
-        "'penstock queue cancel'.",
+        f"'{command('queue', 'cancel', '--task', name, '--yes')}'.",
     )
 
 
@@ -278,7 +279,8 @@ def _paused(facts: QueueFacts) -> Finding:
     if facts.stats.paused:
         return problem(
             "paused",
-            "The queue is paused, so nobody gets work; resume it with 'penstock queue resume'.",
+            "The queue is paused, so nobody gets work; resume it with "
+            f"'{command('queue', 'resume')}'.",
         )
     return healthy("paused", "no")
 
@@ -289,7 +291,7 @@ def _limits(facts: QueueFacts) -> Finding:
         return problem(
             "limits",
             f"An operator has set the limit of {_some([repr(key) for key in closed])} to 0, so "
-            "these jobs never start; raise it with 'penstock queue limit KEY N'.",
+            f"these jobs never start; raise it with '{command('queue', 'limit', 'KEY', 'N')}'.",
         )
     return healthy("limits", f"{len(facts.caps)} set by operators, none of them 0")
 
@@ -301,7 +303,7 @@ def _failed_start(failed: tuple[PreflightResult, ...]) -> Finding:
     return problem(
         "preflights",
         f"The last start of a daemon failed: the preflight {first!r} did not pass{more}; "
-        "'penstock run --check' runs them again and shows the errors.",
+        f"'{command('run', '--check')}' runs them again and shows the errors.",
     )
 
 
@@ -314,13 +316,16 @@ def _schedules(facts: QueueFacts) -> Finding:
         return problem(
             "schedules",
             f"{_units(ended)} ended in error and will not tick again by "
-            f"{'themselves' if len(ended) > 1 else 'itself'}; 'penstock why {ended[0].key}' says "
-            "why, and 'penstock queue retry-failed' or the next 'penstock run' starts again.",
+            f"{'themselves' if len(ended) > 1 else 'itself'}; '{command('why', ended[0].key)}' "
+            "says "
+            f"why, and '{command('queue', 'retry-failed')}' or the next '{command('run')}' starts "
+            "again.",
         )
     if degraded:
         return problem(
             "schedules",
-            f"{_units(degraded)} degraded: the last try failed; 'penstock why {degraded[0].key}' "
+            f"{_units(degraded)} degraded: the last try failed; "
+            f"'{command('why', degraded[0].key)}' "
             "shows the error, and when the next try is.",
         )
     waiting = f"; {len(deferred):,} wait for others: {_some(_keys(deferred))}" if deferred else ""
@@ -345,8 +350,9 @@ def _calls(calls: CallFigures) -> Finding:
     if calls.in_doubt:
         text += (
             "; they stay counted in budgets, since they may be billed; their jobs send them again, "
-            "or wait where a provider has in_doubt = 'hold': look at 'penstock queue list --state "
-            "error', then 'penstock queue retry-failed'"
+            "or wait where a provider has in_doubt = 'hold': look at "
+            f"'{command('queue', 'list', '--state', 'error')}', then "
+            f"'{command('queue', 'retry-failed')}'"
         )
     return healthy("paid calls", text)
 

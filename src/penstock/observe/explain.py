@@ -24,7 +24,8 @@ from penstock.model.run import (
     read_document,
 )
 from penstock.model.spending import BudgetStop
-from penstock.observe.phrases import command, counted, sum_known
+from penstock.observe.phrases import sum_known
+from penstock.sentences import command, counted
 
 PROVIDER_LIMITS = frozenset(
     {
@@ -385,6 +386,19 @@ def _model(share: Share, facts: RunFacts) -> ModelFigures:
     return facts.model(share.where) or ModelFigures(provider=provider, model=model or "*")
 
 
+def _ask(model: ModelFigures, more: str) -> str:
+    """What helps where the provider is the limit: a plain service sells nothing else."""
+    if model.tokens:
+        return f"Ask {model.provider} for {more}, or send part of the work to another model"
+    return f"Make fewer requests, or ask whoever runs {model.provider} for {more}"
+
+
+def _tokens_each(model: ModelFigures) -> str:
+    if not (model.tokens and model.requests):
+        return ""
+    return f": {_number(model.tokens / model.requests)} tokens each now"
+
+
 def _refusals(model: ModelFigures) -> str:
     return f"{model.refused:,} of {counted(model.requests, 'request')}"
 
@@ -472,8 +486,8 @@ def _adaptive_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
     learned = level if model.ceiling is None else f"{round(model.ceiling):,}"
     return (
         f"{sentence}; the provider answered 429{at} ({_refusals(model)}).",
-        f"Ask {model.provider} for a higher limit than {learned} at once, or send part of the "
-        "work to another model: more slots or workers would not help.",
+        f"{_ask(model, f'a higher limit than {learned} at once')}: more slots or workers would "
+        "not help.",
     )
 
 
@@ -483,8 +497,7 @@ def _rate_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
     return (
         f"{_where(share, facts)} was kept to its learned rate{rate} {_during(share)}; the provider "
         f"refused {_refusals(model)}.",
-        f"Ask {model.provider} for a higher rate, or send part of the work to another model: "
-        "more slots or workers would not help.",
+        f"{_ask(model, 'a higher rate')}: more slots or workers would not help.",
     )
 
 
@@ -506,18 +519,17 @@ def _per_minute_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
         f"{_where(share, facts)} had used up its {level} "
         f"{'requests' if counts_requests else 'tokens'} a minute ({name}) {_during(share)}.",
         f"Raise providers.{model.provider}.{name} from {level} if your account allows more, or "
-        f"make {'fewer' if counts_requests else 'smaller'} requests: "
-        f"{_number(model.tokens / model.requests if model.requests else None)} tokens each now.",
+        f"make {'fewer' if counts_requests else 'smaller'} requests{_tokens_each(model)}.",
     )
 
 
 def _cooldown_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
     model = _model(share, facts)
     is_failing = model.failed > model.refused
-    refused = f"failed {model.failed:,}" if is_failing else f"refused {model.refused:,}"
+    count, what = (model.failed, "errored") if is_failing else (model.refused, "were refused")
     return (
-        f"{_where(share, facts)} was in a cool-down {_during(share)}; the provider {refused} of "
-        f"{counted(model.requests, 'request')}.",
+        f"{_where(share, facts)} was in a cool-down {_during(share)}; {count:,} of "
+        f"{counted(model.requests, 'request')} {what}.",
         f"Find out what is wrong with {model.provider}, or send the work elsewhere."
         if is_failing
         else f"Set providers.{model.provider}.rpm or max_parallel below what {model.provider} "
@@ -540,7 +552,7 @@ def _latency_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
         f"Jobs waited for replies of {_where(share, facts)} {_during(share)}; these took {each}, "
         "and nothing else was ready.",
         f"Have more in flight at once: at most {model.in_flight_max:,} of {model.limit_max:,} were "
-        "used; split long jobs, or choose a faster model.",
+        f"used; split long jobs{', or choose a faster model' if model.tokens else ''}.",
     )
 
 
@@ -577,8 +589,9 @@ def _delays_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
     refused = f", and {count:,} {'was' if count == 1 else 'were'} refused" if count else ""
     return (
         f"The remaining jobs were delayed or waiting for a retry {_during(share)}; "
-        f"{counted(facts.retries, 'attempt')} had failed{refused}.",
-        "Look at why they failed (penstock queue list --state error), or enqueue with less delay.",
+        f"{counted(facts.retries, 'attempt')} had ended in an error{refused}.",
+        f"Look at their errors ({command('queue', 'list', '--state', 'queued')}), or enqueue with "
+        "less delay.",
     )
 
 

@@ -18,8 +18,9 @@ from penstock.model.spending import ALL, Balance, Period
 from penstock.model.task import SUBMISSION
 from penstock.model.views import Outlook, Stats, WorkerView
 from penstock.model.worker import BlockedTasks, UnresponsiveWorker, WorkerStatus, read_status
-from penstock.observe.phrases import counted, plan_facts, span
+from penstock.observe.phrases import plan_facts, span
 from penstock.observe.providers import Binding, LiveLimit, provider_rows
+from penstock.sentences import counted
 
 REASONS_MAX = 12  # more are not shown
 BY_GATE = "gate"  # what a provider's resource is to whoever waits for it

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from penstock.clock import MICROSECONDS, to_datetime
 from penstock.model.dataset import utc_text
-from penstock.model.job import TERMINAL, AttemptError, JobKind, kind_of_name
+from penstock.model.job import TERMINAL, JobKind, kind_of_name
 from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow
 from penstock.model.views import WorkerView
+from penstock.sentences import command, counted
 from penstock.terminal_text import format_duration
 
 NAMES_SHOWN = 3
@@ -45,25 +45,10 @@ def sum_known(parts: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """A count with its noun: 1 group, 2 groups."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
-
-
 def short(text: str) -> str:
     """A message on one line, cut."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= TEXT_SHOWN else f"{line[: TEXT_SHOWN - 1]}…"
-
-
-def format_error(error: AttemptError) -> str:
-    """An error: its kind and message."""
-    return f"{error.kind}, {short(error.message)}" if error.message else error.kind
-
-
-def command(*words: str) -> str:
-    """A penstock command, quoted for a shell."""
-    return shlex.join(("penstock", *words))
 
 
 def run_command(task: str, *words: str) -> str:

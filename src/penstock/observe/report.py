@@ -99,7 +99,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """A run in numbers, beside its facts."""
 
     wall_seconds: float
-    ended: dict[JobState, int]  # jobs that ended for good in this run, by every end
+    ended: dict[JobState, int]  # jobs that workers of this run have ended, by every end
+    #: all that have: also those that were cancelled, or skipped because of others
+    ended_in_store: dict[JobState, int]
     per_second: float
     requests: int
     refused: int
@@ -112,6 +114,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 def run_report(
     facts: RunFacts,
     ended_in_run: dict[JobState, int],
+    in_store: dict[JobState, int],
     balances: Sequence[Balance],
     in_doubt: int,
     now_at: int,
@@ -127,6 +130,7 @@ def run_report(
     return RunReport(
         wall_seconds=wall,
         ended=ended,
+        ended_in_store={state: in_store.get(state, 0) for state in ENDS},
         per_second=sum(ended.values()) / wall if wall else 0.0,
         requests=sum(one.requests for one in facts.models),
         refused=sum(one.refused for one in facts.models),

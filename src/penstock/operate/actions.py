@@ -45,6 +45,7 @@ class UnknownTaskName:
 
     task: str
     nearest: str | None  # that has jobs
+    known: tuple[str, ...] = ()  # all that have some, by name
 
 
 def unknown_task(store: Store, task: str | None) -> UnknownTaskName | None:
@@ -56,7 +57,7 @@ def unknown_task(store: Store, task: str | None) -> UnknownTaskName | None:
     if task in known or task in stats.tasks:
         return None
     near = difflib.get_close_matches(task, known, 1)
-    return UnknownTaskName(task, near[0] if near else None)
+    return UnknownTaskName(task, near[0] if near else None, tuple(sorted(known)))
 
 
 def stored_tasks(store: Store, task: str | None) -> list[str | None]:
@@ -91,7 +92,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name
         return "an unnamed user"
-
-
-def jobs_counted(count: int) -> str:
-    return "1 job" if count == 1 else f"{count:,} jobs"

@@ -9,7 +9,8 @@ from penstock.errors import UsageError
 from penstock.model.job import JobId
 from penstock.model.names import check_app_name
 from penstock.model.views import Moved
-from penstock.operate.actions import answer, audit, jobs_counted
+from penstock.operate.actions import answer, audit
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Reply
 from penstock.terminal_text import escaped
@@ -29,7 +30,7 @@ def adopt(store: Store, app: str, tasks: Sequence[str]) -> int:
     """Give an app the jobs without an owner, of these tasks or all; how many there were."""
     wanted = list(tasks) or None
     count = _to_the_end(store, lambda after: store.adopt_jobs(app, wanted, after))
-    audit(store.url, "Gave the app %s %s without an owner", escaped(app), jobs_counted(count))
+    audit(store.url, "Gave the app %s %s without an owner", escaped(app), counted(count, "job"))
     return count
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from penstock.clock import Clock, to_micros
 from penstock.errors import UsageError
 from penstock.model.views import BackupReport, RestorePlan, RestoreReport
-from penstock.operate.actions import answer, audit, jobs_counted
+from penstock.operate.actions import answer, audit
 from penstock.redaction.secrets import redacted_url
+from penstock.sentences import command, counted
 from penstock.stores.open import copy_of_store, restore_of_store
 from penstock.stores.protocol import Store
 from penstock.stores.url import is_server
@@ -37,10 +38,11 @@ class Restore:
     """One restore of a file into the place of an embedded store. Nothing changes before `run`."""
 
     def __init__(self, url: str, file: Path, *, folder: Path) -> None:
+        after = command("restore", "--after-pg-restore")
         _refuse_server(
             url,
-            "is restored by PostgreSQL's own tools, such as pg_restore; then run 'penstock restore "
-            "--after-pg-restore', which voids every lease from before the restore",
+            f"is restored by PostgreSQL's own tools, such as pg_restore; then run '{after}', "
+            "which voids every lease from before the restore",
         )
         self._url = url
         self._file = file
@@ -53,7 +55,7 @@ class Restore:
     def run(self) -> RestoreReport:
         """Put the backup in the place of the store; what was there is kept beside it."""
         report = self._work.run()
-        audit(self._url, "Restored %s from %r", jobs_counted(report.jobs), str(self._file))
+        audit(self._url, "Restored %s from %r", counted(report.jobs, "job"), str(self._file))
         return report
 
 
@@ -61,7 +63,8 @@ def refuse_file(url: str) -> None:
     """Refuse to void leases by themselves in a store that is a file: a restore does it there."""
     if not is_server(url):
         raise UsageError(
-            f"The store {escaped(url)} is a file: 'penstock restore FILE' voids its leases itself."
+            f"The store {escaped(url)} is a file: '{command('restore', 'FILE')}' voids its leases "
+            "itself."
         )
 
 

@@ -10,7 +10,8 @@ from operator import attrgetter
 
 from penstock.errors import UsageError
 from penstock.model.job import TERMINAL, JobId, JobState
-from penstock.operate.actions import answer, audit, jobs_counted, settle, stored_tasks
+from penstock.operate.actions import answer, audit, settle, stored_tasks
+from penstock.sentences import counted
 from penstock.stores.protocol import JobFilter, Store
 from penstock.terminal_text import escaped
 
@@ -66,7 +67,7 @@ class BulkCancel:
                 break
         settle(store)
         what = f"task {self.task or 'any'}, state {self.state or 'any'}"
-        audit(store.url, "Cancelled %s: %s", jobs_counted(total), escaped(what))
+        audit(store.url, "Cancelled %s: %s", counted(total, "job"), escaped(what))
         return total
 
     @property
@@ -94,7 +95,7 @@ def cancel_keys(store: Store, keys: Iterable[str]) -> CancelledKeys:
     if cancelled:
         some = ", ".join(map(escaped, cancelled[:KEYS_SHOWN]))
         more = ", …" if len(cancelled) > KEYS_SHOWN else ""
-        audit(store.url, "Cancelled %s: %s%s", jobs_counted(len(cancelled)), some, more)
+        audit(store.url, "Cancelled %s: %s%s", counted(len(cancelled), "job"), some, more)
     return CancelledKeys(cancelled, ended, unknown)
 
 

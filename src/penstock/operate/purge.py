@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from penstock.clock import Clock, to_micros
 from penstock.model.views import FIRST_END
-from penstock.operate.actions import answer, audit, jobs_counted
+from penstock.operate.actions import answer, audit
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 
 
@@ -21,5 +22,5 @@ def purge(store: Store, age_seconds: float, clock: Clock) -> int:
     while more:
         progress, mark = answer(store.purge(before, mark), store)
         total, more = total + progress.count, progress.more
-    audit(store.url, "Purged %s that ended over %g s ago", jobs_counted(total), age_seconds)
+    audit(store.url, "Purged %s that ended over %g s ago", counted(total, "job"), age_seconds)
     return total

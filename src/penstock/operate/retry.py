@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model.job import JobId, JobState, kind_of_name
-from penstock.operate.actions import answer, audit, jobs_counted, settle, stored_tasks
+from penstock.operate.actions import answer, audit, settle, stored_tasks
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 
 
@@ -43,8 +44,8 @@ def retry_failed(store: Store, task: str | None, max_attempts: int | None) -> Re
         audit(
             store.url,
             "Put back %s that failed and %s skipped because of that",
-            jobs_counted(failed),
-            jobs_counted(skipped),
+            counted(failed, "job"),
+            counted(skipped, "job"),
         )
     return RetriedJobs(failed, skipped, _failed_of_builds(store, task))
 

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from penstock.model.dataset import DATASET_NAME, DatasetSpec, moment_name, utc_datetime
+from penstock.sentences import command
 
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe does not block
@@ -149,7 +150,7 @@ class SliceNames(msgspec.Struct, frozen=True, kw_only=True):
         if self.daily:
             day = datetime.fromisoformat(start).date()
             end = (day + timedelta(days=1)).isoformat()
-        return f"penstock build {self.dataset} --from {start} --to {end} --force"
+        return command("build", self.dataset, "--from", start, "--to", end, "--force")
 
 
 def slice_names(spec: DatasetSpec) -> SliceNames:

@@ -137,8 +137,10 @@ def _raised(error: BaseException) -> task_protocol.FromTask:
         return task_protocol.BadPayload(message)
     if not isinstance(error, RemoteError):
         raise InternalError(f"An error was not told: {type(error).__name__}.")
-    category, wait_seconds = error.classified.category, error.classified.wait_seconds
-    return task_protocol.Raised(error.kind, message, error.where, category, wait_seconds)
+    found = error.classified
+    return task_protocol.Raised(
+        error.kind, message, error.where, found.category, found.wait_seconds, found.refused_at
+    )
 
 
 def _body(app: Penstock, call: task_protocol.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)

@@ -52,7 +52,9 @@ from penstock.processes.lead import (
     check_build_spec,
     tasks_of_build,
 )
+from penstock.redaction.secrets import redacted
 from penstock.schedules.preflight_run import CheckTable
+from penstock.sentences import repeat_flags
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
 from penstock.stores.retry import STORE_WAIT_SECONDS, open_when_reachable
@@ -218,6 +220,7 @@ def _take_low_descriptors() -> None:
 
 def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) -> protocol.Finished:
     spec = order.spec
+    repeat_flags({name: redacted(str(value)) for name, value in spec.flags.items()})
     folder = Path(spec.folder)
     named = load_settings(spec.flags, os.environ, folder, {}).settings.app
     app = find_app(named, folder, Penstock)

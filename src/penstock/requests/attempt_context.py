@@ -25,6 +25,7 @@ class RefusedReply(NamedTuple):
 
     where: str  # PROVIDER/MODEL
     status: int
+    doubt: str = ""  # why the wait is not the one that it asks for
 
 
 class AttemptContext:

@@ -25,7 +25,7 @@ from penstock.errors import AttemptOver, ReplyOverdue, ReplyRefused, RequestErro
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 from penstock.redaction.content_guard import GuardedBody
 from penstock.requests.admission import RequestAdmissionController
-from penstock.requests.headers import NOTHING, HeadReading, read_headers, seconds_until_refilled
+from penstock.requests.headers import NOTHING, HeadReading, asked_wait, read_headers
 from penstock.requests.usage import NO_USAGE, ReportedUsage, UsageReader
 from penstock.retry.classify import OWN_CLASSES, classify
 from penstock.timers import Deadlines
@@ -113,14 +113,13 @@ def outcome_of_status(status: int, head: HeadReading) -> RequestOutcome:
     """Return the outcome of a reply's status; other 4xx are answers like any other."""
     if status < 400:
         return RequestOutcome.SUCCESS
-    if status == 429 or (status == 503 and head.retry_after_seconds is not None):
+    if status == 429 or (status == 503 and head.retry_after is not None):
         return RequestOutcome.RATE_LIMITED
-    if status == 402 and head.retry_after_seconds is not None:
+    if status == 402 and head.retry_after is not None:
         return RequestOutcome.RATE_LIMITED
     # GitHub refuses with 403: either it says how long, or a bucket is empty.
     if status == 403 and (
-        head.retry_after_seconds is not None
-        or any(reading.remaining == 0 for reading in head.readings)
+        head.retry_after is not None or any(reading.remaining == 0 for reading in head.readings)
     ):
         return RequestOutcome.RATE_LIMITED
     if status >= 500 or status in _UNHEALTHY:
@@ -300,11 +299,14 @@ class Exchange:
             return
         self.head = head
         outcome = outcome_of_status(status, head)
-        wait_seconds = head.retry_after_seconds
-        if wait_seconds is None and outcome is RequestOutcome.RATE_LIMITED:
-            wait_seconds = seconds_until_refilled(head)
+        refused = outcome is RequestOutcome.RATE_LIMITED
+        wait = asked_wait(head) if refused else head.retry_after
         self.ending = RequestReleaseOutcome(
-            outcome, wait_seconds, head.readings, is_error=status >= 400
+            outcome,
+            None if wait is None else wait.seconds,
+            head.readings,
+            is_error=status >= 400,
+            doubt="" if wait is None else wait.doubt,
         )
 
     def decodes(self) -> bool:

@@ -402,7 +402,7 @@ def _refusal_of(exchange: Exchange) -> RefusedReply | None:
     ending = exchange.ending
     if ending is None or ending.outcome is not RequestOutcome.RATE_LIMITED:
         return None
-    return RefusedReply(exchange.where, exchange.status)
+    return RefusedReply(exchange.where, exchange.status, ending.doubt)
 
 
 def _account_of(exchange: Exchange) -> str | None:

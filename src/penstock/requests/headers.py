@@ -16,10 +16,13 @@ from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
 
+from msgspec import structs
+
 from penstock.model.request import Quota, QuotaReading
-from penstock.retry.classify import clamp, parse_retry_after
+from penstock.retry.classify import AskedWait, believed_wait, parse_retry_after
 
 VALUE_LENGTH_MAX = 1_024  # bytes; a longer value is no number of anything
+TOO_LONG = "?"  # stands for it: no grammar has this
 LIMIT_MAX = 1e12
 RESET_SECONDS_MAX = 31 * 86_400.0
 DIGITS_MAX = 13  # of a number
@@ -59,7 +62,7 @@ _PARAMETER = re.compile(r';\s*([a-z]{1,8})=(?:"([^"\\,;]{0,64})"|([0-9]{1,15}))'
 class HeadReading(NamedTuple):
     """What a reply's headers say about limits and encoding."""
 
-    retry_after_seconds: float | None = None
+    retry_after: AskedWait | None = None
     readings: tuple[QuotaReading, ...] = ()
     encoding: str = ""  # of the body
 
@@ -83,7 +86,7 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]], now: float) -> HeadRead
             continue
         if found is None:
             found = {}
-        text = raw_value.decode("latin-1") if len(raw_value) <= VALUE_LENGTH_MAX else ""
+        text = raw_value.decode("latin-1") if len(raw_value) <= VALUE_LENGTH_MAX else TOO_LONG
         found.setdefault(name, []).append(text)
     if found is None:
         return NOTHING
@@ -106,10 +109,12 @@ def _named(raw_name: bytes) -> str | None:
     return name
 
 
-def seconds_until_refilled(head: HeadReading) -> float | None:
-    """Return how long a refusal without Retry-After lasts if a bucket is empty; None: unknown."""
+def asked_wait(head: HeadReading) -> AskedWait | None:
+    """Return how long a refusal lasts: as Retry-After says, or until an empty bucket is full."""
+    if head.retry_after is not None:
+        return head.retry_after
     resets = [reading.reset_seconds for reading in head.readings if reading.remaining == 0]
-    return clamp(max(resets)) if resets else None
+    return believed_wait(max(resets)) if resets else None
 
 
 def _readings(headers: Mapping[str, str], now: float) -> Iterable[QuotaReading]:
@@ -207,7 +212,10 @@ def _window(
         return None
     if not window:
         window = next((usual for usual in _WINDOWS if usual >= reset), DAY)
-    return _reading(Quota.REQUESTS, limit, remaining, window, reset)
+    reading = _reading(Quota.REQUESTS, limit, remaining, window, reset)
+    if reading is None or remaining >= 1:
+        return reading
+    return structs.replace(reading, used_up_seconds=believed_wait(reading.reset_seconds).seconds)
 
 
 def _reading(

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import count
+from itertools import count, islice
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from penstock.errors import (
@@ -31,7 +31,8 @@ from penstock.errors import (
     UsageError,
 )
 
-WAIT_SECONDS_MAX = 900.0  # a longer wait is cut to this
+WAIT_SECONDS_MAX = 86_400.0  # a wait up to this is obeyed exactly
+DOUBTED_SECONDS = 900.0  # in place of a longer wait, and of one that cannot be read
 DATE_LENGTH_MAX = 40  # characters; the longest HTTP-date has 33
 SECONDS_DIGITS_MAX = 9  # more digits than this need no arithmetic: they exceed the maximum
 
@@ -41,7 +42,7 @@ _TIME = "(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
 _SHORT_DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _LONG_DAY = "(?:Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday)"
 
-_DIGITS = re.compile("[0-9]+")
+_SECONDS = re.compile("[0-9]+(?P<fraction>[.][0-9]{1,9})?")
 _DATES = (
     # Sun, 06 Nov 1994 08:49:37 GMT
     re.compile(f"{_SHORT_DAY}, (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),
@@ -52,29 +53,55 @@ _DATES = (
 )
 
 
-def parse_retry_after(values: Sequence[str], now: float) -> float | None:
-    """Parse a Retry-After header: the seconds to wait, within 0 and WAIT_SECONDS_MAX.
+class AskedWait(NamedTuple):
+    """How long the other side asks to wait, as far as it is believed."""
+
+    seconds: float
+    doubt: str = ""  # why these are not the seconds that it asks for; a clause for people
+
+
+UNREADABLE = AskedWait(
+    DOUBTED_SECONDS,
+    "its Retry-After is neither seconds nor an HTTP date and is treated as 15 min",
+)
+
+
+def parse_retry_after(values: Sequence[str], now: float) -> AskedWait | None:
+    """Parse a Retry-After header: the wait that it asks for.
 
     Args:
-        values: the header's value, once per time it was sent; two contradict each other.
+        values: the header's value, once per time it was sent; the longest wait counts.
         now: seconds since 1970 UTC.
 
     Returns:
-        None if there is not exactly one value or it is not what RFC 9110 allows; 0 for a past date.
+        None if nothing was sent; `UNREADABLE` if it is not what RFC 9110 allows, save that seconds
+        may have a fraction; 0 seconds for a past date.
     """
-    if len(values) != 1:
+    waits = [_parse_value(value.strip(" \t"), now) for value in values if value.strip(" \t")]
+    if not waits:
         return None
-    value = values[0].strip(" \t")
-    if _DIGITS.fullmatch(value):
-        digits = value.lstrip("0") or "0"
-        return WAIT_SECONDS_MAX if len(digits) > SECONDS_DIGITS_MAX else clamp(float(digits))
+    known = [seconds for seconds in waits if seconds is not None]
+    return believed_wait(max(known)) if len(known) == len(waits) else UNREADABLE
+
+
+def believed_wait(seconds: float) -> AskedWait:
+    """A wait of so many seconds: exactly that up to a day, else a quarter of an hour."""
+    if seconds <= WAIT_SECONDS_MAX:
+        return AskedWait(max(0.0, float(seconds)))
+    asked = f"{seconds / 86_400:,.0f} days" if seconds < 1e9 else "for ever"
+    return AskedWait(
+        DOUBTED_SECONDS, f"it asks to wait {asked}, which is over 24 h and is treated as 15 min"
+    )
+
+
+def _parse_value(value: str, now: float) -> float | None:
+    """Return the seconds of one header's value; None if it cannot be read."""
+    if found := _SECONDS.fullmatch(value):
+        fraction = found["fraction"] or ""
+        digits = value.removesuffix(fraction).lstrip("0") or "0"
+        return math.inf if len(digits) > SECONDS_DIGITS_MAX else float(digits + fraction)
     at = _parse_date(value, now)
-    return None if at is None else clamp(at - now)
-
-
-def clamp(seconds: float) -> float:
-    """Cut a wait to 0…WAIT_SECONDS_MAX."""
-    return min(max(0.0, seconds), WAIT_SECONDS_MAX)
+    return None if at is None else max(0.0, at - now)
 
 
 def _parse_date(value: str, now: float) -> float | None:
@@ -124,6 +151,63 @@ def format_connection_detail(error: BaseException, message: str) -> str:
     except Exception:  # of somebody else's classes
         return ""
     return f" [{', '.join(parts)}]" if parts else ""
+
+
+def refused_address(error: BaseException) -> str | None:
+    """Return host and port that have refused the connection whose failure this is.
+
+    None: it was not refused. Empty: nothing in the error says where.
+    """
+    links = list(islice(_links(error), LOOK_AT_MAX))
+    if not any(isinstance(one, OSError) and one.errno == errno.ECONNREFUSED for one in links):
+        return None
+    try:
+        return next(filter(None, map(_refused_at, links)), "")
+    except Exception:  # of somebody else's classes
+        return ""
+
+
+def _links(error: BaseException, depth: int = 0) -> Iterator[BaseException]:
+    """An error, what it contains, and what has caused it."""
+    yield error
+    if depth >= LOOK_THROUGH_MAX:
+        return
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    reason = _peek(error, "reason")
+    args = error.args if reason is None else (reason,)
+    inner = (error.__cause__, error.__context__, *args, *parts)
+    for one in inner:
+        if isinstance(one, BaseException):
+            yield from _links(one, depth + 1)
+
+
+def _refused_at(error: BaseException) -> str:
+    if address := _address(error):
+        return address
+    if address := _format_address(_peek(error, "host"), _peek(error, "port")):
+        return address
+    if found := _CALL_FAILED.search(str(error)):
+        return _format_address(found["host"], int(found["port"]))
+    for frame in reversed(_frames(error)):
+        if _is_of(frame, _NETWORK_MODULES):
+            named = frame.f_locals
+            pair = named.get("address")
+            if not (isinstance(pair, tuple) and len(pair) >= 2):
+                pair = (named.get("host"), named.get("port"))
+            if address := _format_address(pair[0], pair[1]):
+                return address
+    return ""
+
+
+def _format_address(host: object, port: object) -> str:
+    """Format host and port; empty if they are none."""
+    if not (isinstance(host, str) and isinstance(port, int)):
+        return ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+#: asyncio says where: [Errno 111] Connect call failed ('127.0.0.1', 9).
+_CALL_FAILED = re.compile(r"Connect call failed \('(?P<host>[^']{1,255})', (?P<port>[0-9]{1,5})")
 
 
 def _address(error: BaseException) -> str:
@@ -289,6 +373,10 @@ class Classified:
     wait_seconds: float | None = None  # exact; None leaves it to the back-off
     #: of HTTP, that the other side has answered with: for sentences
     status: int | None = field(default=None, compare=False)
+    #: why the wait is not the one that was asked for: for sentences
+    doubt: str = field(default="", compare=False)
+    #: host and port that have refused a connection, as far as is known; None: none has
+    refused_at: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         wait = self.wait_seconds
@@ -399,23 +487,23 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
         return _UNKNOWN
     # 2. A request was not sent, or our own client says that the provider needs patience.
     if isinstance(error, RequestAdmissionError):
-        return Classified(FailureClass.SERVICE, _seconds(error.retry_after_seconds))
+        return _asks(_asked_wait(error.retry_after_seconds, now))
     if isinstance(error, AccountClosed | ProviderThrottled | ProviderUnavailable):
-        return Classified(FailureClass.SERVICE, _seconds(error.retry_after), error.status_code)
+        return _asks(_asked_wait(error.retry_after, now), error.status_code)
     # 3. The error says itself how long to wait.
-    wait_seconds = _seconds(_peek(error, "retry_after"))
-    if wait_seconds is not None:
-        return Classified(FailureClass.SERVICE, wait_seconds)
+    asked = _asked_wait(_peek(error, "retry_after"), now)
+    if asked is not None:
+        return _asks(asked)
     # 4. The other side has answered; a refusal is final, whatever caused the error.
     response = _peek(error, "response")
     status = _status(error, response)
     if status is not None and status >= 400:
         values = _header_values(response) or _header_values(error)
-        wait_seconds = parse_retry_after(values, now)
-        is_pause = status == 402 and wait_seconds is not None
+        asked = parse_retry_after(values, now)
+        is_pause = status == 402 and asked is not None
         if status not in PATIENCE_STATUSES and not is_pause:
             return _UNKNOWN
-        return Classified(FailureClass.SERVICE, wait_seconds, status)
+        return _asks(asked, status)
     # 5. An SDK takes whatever its transport raised for a broken connection; we know better.
     if isinstance(error.__cause__, PenstockError) and _has_name(error, _SDKS):
         return None
@@ -513,15 +601,18 @@ def _is_of(frame: FrameType, modules: frozenset[str]) -> bool:
 
 
 def _together(parts: Iterable[Classified]) -> Classified:
-    category, waits = FailureClass.NODE, []
+    category, asked = FailureClass.NODE, None
     for part in parts:
         if part.category in OWN_CLASSES:
             return _UNKNOWN  # whatever the others are
         if part.category is FailureClass.SERVICE:
             category = FailureClass.SERVICE
         if part.wait_seconds is not None:
-            waits.append(part.wait_seconds)
-    return Classified(category, max(waits, default=None))
+            wait = AskedWait(part.wait_seconds, part.doubt)
+            asked = wait if asked is None else max(asked, wait)
+    if asked is None:
+        return Classified(category)
+    return Classified(category, asked.seconds, doubt=asked.doubt)
 
 
 def _inner(error: BaseException) -> BaseException | None:
@@ -567,14 +658,22 @@ def _header_items(headers: object) -> Iterator[tuple[object, object]]:
         return
 
 
-def _seconds(value: object) -> float | None:
+def _asks(asked: AskedWait | None, status: int | None = None) -> Classified:
+    """The service's failure, with the wait that it asks for."""
+    if asked is None:
+        return Classified(FailureClass.SERVICE, status=status)
+    return Classified(FailureClass.SERVICE, asked.seconds, status, asked.doubt)
+
+
+def _asked_wait(value: object, now: float) -> AskedWait | None:
+    """Return the wait that an attribute asks for; None: it asks for none."""
+    if isinstance(value, str):
+        return parse_retry_after([value], now)  # a header's value that was handed on
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return None if value < 0 else clamp(value)
+    return believed_wait(value) if value >= 0 else None  # nor a NaN
 
 
 def _has_name(error: BaseException, names: Mapping[str, frozenset[str] | set[str]]) -> bool:

@@ -26,7 +26,11 @@ from penstock.retry.classify import (
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential delays with full jitter: anything up to a ceiling that doubles."""
+    """Exponential delays with jitter: from the ceiling of the step before up to twice that.
+
+    So the waits of one job never shrink. The first is anything up to its ceiling, which spreads
+    jobs that failed together; at the maximum there is no jitter left, and they stay spread.
+    """
 
     first_seconds: float  # the first ceiling
     max_seconds: float  # the last one
@@ -48,7 +52,14 @@ class Backoff:
 
     def delay(self, n: float, rand: float) -> float:
         """The delay of step n in seconds; `rand` is a number in [0, 1)."""
-        return self.ceiling(n) * rand
+        ceiling, floor = self.ceiling(n), self._floor(n)
+        return floor + (ceiling - floor) * rand
+
+    def _floor(self, n: float) -> float:
+        """The longest delay of the step before; 0 if there was none."""
+        if n >= 1:
+            return self.ceiling(n - 1)
+        return self.first_seconds * math.exp2(n - 1) if n > 0 else 0.0
 
     def step_after(self, seconds: float) -> float:
         """The step of something that has been put off for so long: log2(1 + seconds / first).
@@ -83,6 +94,8 @@ class RetryDecision:
     ends: bool  # that was the last attempt: the job ends in `error`
     #: of HTTP, if the other side has answered: for sentences
     status: int | None = field(default=None, compare=False)
+    #: the wait after which it would have come too late, though others were to blame: for sentences
+    given_up_wait_seconds: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +214,7 @@ class RetryPolicy:
             charge=False,
             ends=ends,
             status=classified.status,
+            given_up_wait_seconds=max(0.0, delay_seconds) if ends else None,
         )
 
 

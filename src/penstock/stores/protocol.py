@@ -328,11 +328,11 @@ class RunStore(Protocol):
         ...
 
     def run_parts(self, run_id: str | None) -> Reply[list[RunPart]]:
-        """Of a run, or of the one that was saved last."""
+        """Of a run, or of the one that has begun last: whose first word came last."""
         ...
 
     def runs(self, limit: int) -> Reply[list[str]]:
-        """Run ids, the one that was saved last first."""
+        """Run ids, the one that has begun last first."""
         ...
 
 

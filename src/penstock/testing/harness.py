@@ -43,6 +43,7 @@ from penstock.planning.units import DaemonPlan
 from penstock.requests.clients.provider_clients import MakeTransport
 from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.schedules.plan import check_partitions
+from penstock.sentences import counted
 from penstock.stores.protocol import JobFilter
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.testing.recording_sink import RecordingSink
@@ -429,7 +430,7 @@ class Harness:
             return "the last job ended just now"
         first = left[0]
         return (
-            f"{len(left)} job(s) are left, the first is {first.key!r} of task {first.task!r}, "
+            f"{counted(len(left), 'job')} left, the first is {first.key!r} of task {first.task!r}, "
             f"{first.state.value}"
         )
 

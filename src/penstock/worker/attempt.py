@@ -14,6 +14,7 @@ import builtins
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import Enum
 from types import ModuleType
 from typing import Any, Protocol
@@ -57,8 +58,11 @@ from penstock.retry.classify import (
     TimeLimitError,
     classify,
     format_connection_detail,
+    refused_address,
 )
 from penstock.retry.policy import RetryDecision, RetryPolicy
+from penstock.sentences import command
+from penstock.terminal_text import format_duration
 
 NEVER = float("inf")
 CAUSES_MAX = 16  # causes of causes that are looked at
@@ -323,6 +327,9 @@ def plain_error(error: BaseException, now: float, policy: RetryPolicy) -> BaseEx
         message = message_of(error)
         if classified.category is FailureClass.NODE:
             message += format_connection_detail(error, message)
+            classified = replace(classified, refused_at=refused_address(error))
+        if classified.doubt:
+            message += f" [{classified.doubt}]"
     except BaseException as second:  # an error whose own code raises
         said = f"its end cannot be judged: {type(second).__name__}"
         return RemoteError("RuntimeError", said, None, Classified(FailureClass.UNKNOWN))
@@ -404,7 +411,7 @@ def give_up_error(attempt: Attempt, policy: RetryPolicy) -> RequestAdmissionErro
     where = gate_name(called or attempt.lease.item.request_resource_key)
     return RequestAdmissionError(
         f"{where} has given no good answer for {policy.give_up_after_seconds:g} s, which is "
-        "tasks.give_up_after; `penstock queue retry-failed` tries it again.",
+        f"tasks.give_up_after; '{command('queue', 'retry-failed')}' tries it again.",
         "cooldown",
     )
 
@@ -433,6 +440,9 @@ def failed(
         rand=rand(),
     )
     message = told(attempt, message_of(error))
+    wait = decision.given_up_wait_seconds
+    if wait is not None and attempt.stop is not Stop.GAVE_UP:  # whose error says so itself
+        message = f"{message} [{_given_up(wait, policy)}]"
     refused_by = _refused_by(attempt, decision)
     if refused_by is not None:
         message = f"refused by {refused_by}, no attempt is spent: {message}"
@@ -448,7 +458,17 @@ def failed(
         ends=decision.ends,
         spoils=_spoiled(attempt, error),
         refused_by=refused_by,
+        refused_at=error.classified.refused_at if isinstance(error, RemoteError) else None,
     )
+
+
+def _given_up(wait_seconds: float, policy: RetryPolicy) -> str:
+    """Why a job is not tried again though others were to blame."""
+    limit = f"give_up_after ({format_duration(policy.give_up_after_seconds)})"
+    if wait_seconds <= 0:
+        return f"it is given up: it has waited for others for as long as {limit} allows"
+    wait = format_duration(wait_seconds)
+    return f"it is given up: its wait of {wait} would end after {limit}"
 
 
 def _refused_by(attempt: Attempt, decision: RetryDecision) -> str | None:
@@ -456,7 +476,7 @@ def _refused_by(attempt: Attempt, decision: RetryDecision) -> str | None:
     refused = None if attempt.request_context is None else attempt.request_context.last_refusal
     if refused is None or decision.charge or decision.status != refused.status:
         return None
-    return f"{refused.where} ({refused.status})"
+    return f"{refused.where} ({'; '.join(filter(None, (str(refused.status), refused.doubt)))})"
 
 
 def _spoiled(attempt: Attempt, error: BaseException) -> tuple[CallKey, ...]:

@@ -8,13 +8,11 @@ from collections.abc import Mapping
 
 from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.job import AttemptError, JobState, LeasedJob
+from penstock.model.job import JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits
 from penstock.worker.kind import ServedTask
 from penstock.worker.observer import WorkerObserver
-
-MESSAGE_MAX = 500  # characters of an error in a log line
 
 log = logging.getLogger("penstock.worker")
 
@@ -63,7 +61,8 @@ class AttemptLog(WorkerObserver):
 
     def _log(self, job: LeasedJob, verdict: JobEnd | JobFailure) -> None:
         _, limits, kind = self._tasks[job.task]
-        shown, name = _shown(verdict.error), kind.named(job)
+        shown = verdict.error.format() if verdict.error else ""
+        name = kind.named(job)
         if not isinstance(verdict, JobFailure) or verdict.ends:
             log.log(kind.error_level, "%s ended in error: %s", name, shown)
             return
@@ -80,7 +79,7 @@ class AttemptLog(WorkerObserver):
             logging.ERROR if degraded else logging.WARNING,
             "%s %s and is tried again in %.1f s (%s): %s",
             name,
-            "is degraded" if degraded else "failed",
+            "is degraded" if degraded else "ended in an error",
             verdict.delay_seconds,
             _cost(job, verdict, limits),
             shown,
@@ -123,10 +122,3 @@ def _cost(job: LeasedJob, failure: JobFailure, limits: TaskLimits) -> str:
     if limits.max_attempts == UNLIMITED:
         return f"try {job.attempts + 1}"
     return f"attempt {job.attempts + 1} of {limits.max_attempts}"
-
-
-def _shown(error: AttemptError | None) -> str:
-    if error is None:
-        return ""
-    where = f" ({error.where})" if error.where else ""
-    return f"{error.kind}: {error.message[:MESSAGE_MAX]}{where}"

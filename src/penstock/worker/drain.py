@@ -12,19 +12,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 
 from penstock.clock import MICROSECONDS
 from penstock.errors import TRANSIENT, StoreError
-from penstock.model.job import TERMINAL, JobKind, JobState, WorkerId, kind_of_name
+from penstock.model.job import (
+    TERMINAL,
+    ErrorCategory,
+    Job,
+    JobId,
+    JobKind,
+    JobState,
+    WorkerId,
+    kind_of_name,
+)
 from penstock.model.views import Outlook
+from penstock.sentences import command, counted
+from penstock.stores.protocol import JobFilter
 from penstock.worker.accounts import AccountHold
 from penstock.worker.attempt import Attempt
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.completer import Completer
 from penstock.worker.executor import JobExecutor
 from penstock.worker.kind import ServedTask
-from penstock.worker.lease_loop import PAUSED, SAY_AFTER_SECONDS, LeaseLoop
+from penstock.worker.lease_loop import SAY_AFTER_SECONDS, LeaseLoop, paused_reason
 from penstock.worker.parts import WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 
@@ -33,6 +45,8 @@ log = logging.getLogger("penstock.worker")
 
 LOOK_SECONDS = 0.2  # between two questions whether anything is left
 LOOK_SECONDS_MAX = 1.0  # the same while nobody runs anything
+LOOK_AT_MAX = 1_000  # jobs whose last errors are read
+LOOK_AT_SECONDS = 30.0  # between two such readings
 WAITS = "Looking for what is left has to wait"
 
 #: Units of schedules never end, and builds wait for their own jobs. By name, since the tasks may be
@@ -87,6 +101,7 @@ class Drain:
         }
         self._counts_ticks = bool(self._recurring)  # schedules run here, and may go on
         self._waiting_since: float | None = None
+        self._read_errors_at = -inf
         self.outlook: Outlook | None = None  # as it was last seen
         self.finished = False
         self.is_out_of_money = False  # all that could be done waits for a budget or an account
@@ -169,7 +184,7 @@ class Drain:
         if until is not None:
             self.finished = last is None or last.state in TERMINAL
             if not self.finished:
-                self._say_reason(outlook, outlook.open_by_task)
+                await self._say_reason(outlook, outlook.open_by_task)
             return
         known, unknown = self._split(outlook)
         stuck = known > 0 and self._is_stuck(outlook)
@@ -178,7 +193,7 @@ class Drain:
             self.left_behind = sum(unknown.values()) + (known if stuck else 0)
             self._tell_left(unknown, known if stuck else 0)
         else:
-            self._say_reason(outlook, _jobs(outlook))
+            await self._say_reason(outlook, _jobs(outlook))
 
     def pause_seconds(self) -> float:
         """Seconds until it is worth looking again."""
@@ -231,15 +246,16 @@ class Drain:
     def _tell_left(self, unknown: dict[str, int], stuck: int) -> None:
         for task, count in sorted(unknown.items()):
             log.warning(
-                "%d job(s) of task %r are left: this app does not define it, and no other "
-                "worker does.",
-                count,
+                "%s of task %r %s left: this app does not define it, and no other worker does.",
+                counted(count, "job"),
                 task,
+                "is" if count == 1 else "are",
             )
         if stuck:
-            log.warning("%d job(s) wait for those and are left as well.", stuck)
+            waits = "waits for those and is" if stuck == 1 else "wait for those and are"
+            log.warning("%s %s left as well.", counted(stuck, "job"), waits)
 
-    def _say_reason(self, outlook: Outlook, jobs: _States) -> None:
+    async def _say_reason(self, outlook: Outlook, jobs: _States) -> None:
         """Say once why we wait, if it takes long."""
         now = self._clock.monotonic()
         if self._waiting_since is None:
@@ -247,22 +263,45 @@ class Drain:
         if now - self._waiting_since < SAY_AFTER_SECONDS and not outlook.paused:
             return
         self._lease_loop.wait_log.say(self._reason(outlook, jobs))
+        if now - self._waiting_since >= LOOK_AT_SECONDS:
+            await self._tell_unreachable(jobs, now)
+
+    async def _tell_unreachable(self, jobs: _States, now: float) -> None:
+        """Say so if whatever is left waits for hosts that cannot be reached, and how to end it."""
+        states = [one for of in jobs.values() for one, count in of.items() if count]
+        if JobState.QUEUED not in states or JobState.IN_PROGRESS in states:
+            return
+        if now - self._read_errors_at < LOOK_AT_SECONDS:
+            return
+        self._read_errors_at = now
+        try:
+            found = await self._store.jobs(JobFilter(state=JobState.QUEUED), JobId(0), LOOK_AT_MAX)
+        except TRANSIENT:
+            return  # it is said elsewhere, and asked again
+        left = [job for job in found if job.kind not in _NOT_WAITED_FOR]
+        if left and all(map(_is_unreachable, left)):
+            self._lease_loop.wait_log.say(_format_unreachable(left, jobs))
 
     def _reason(self, outlook: Outlook, jobs: _States) -> str:
         if outlook.paused:
-            return PAUSED
+            return paused_reason()
         count = {
             state: sum(states.get(state, 0) for states in jobs.values())
             for state in (JobState.IN_PROGRESS, JobState.QUEUED)
         }
-        if count[JobState.IN_PROGRESS]:
-            return f"{count[JobState.IN_PROGRESS]} job(s) are held by other workers."
+        running, queued = count[JobState.IN_PROGRESS], count[JobState.QUEUED]
+        if running:
+            return f"{_are(running)} held by other workers."
         if outlook.suspects:
-            return f"{outlook.suspects} job(s) are in quarantine after a crash."
+            return f"{_are(outlook.suspects)} in quarantine after a crash."
         if outlook.next_due_at is not None:
             left = max(0.0, outlook.next_due_at / MICROSECONDS - self._clock.now())
-            return f"{count[JobState.QUEUED]} job(s) are delayed, the next for about {left:.0f} s."
-        return f"{count[JobState.QUEUED]} job(s) are queued: {self._lease_loop.full.reason()}."
+            return f"{_are(queued)} delayed, the next for about {left:.0f} s."
+        return f"{_are(queued)} queued: {self._lease_loop.full.reason()}."
+
+
+def _are(count: int) -> str:
+    return f"{counted(count, 'job')} {'is' if count == 1 else 'are'}"
 
 
 def _jobs(outlook: Outlook) -> dict[str, dict[JobState, int]]:
@@ -272,3 +311,29 @@ def _jobs(outlook: Outlook) -> dict[str, dict[JobState, int]]:
         for task, states in outlook.open_by_task.items()
         if kind_of_name(task) not in _NOT_WAITED_FOR
     }
+
+
+def _is_unreachable(job: Job) -> bool:
+    """Its last attempt could not reach a host, or lost it."""
+    error = job.last_error
+    return (
+        job.deferred_since is not None
+        and error is not None
+        and error.category is ErrorCategory.NODE
+    )
+
+
+def _format_unreachable(left: Sequence[Job], jobs: _States) -> str:
+    """Why a drain does not end, with the last error of one job, and what ends it."""
+    tasks = sorted({job.task for job in left})
+    count = sum(states.get(JobState.QUEUED, 0) for states in jobs.values())
+    error = left[0].last_error
+    said = "" if error is None else f" ({left[0].key!r}: {error.format()})"
+    whole = f"{counted(count, 'job')} {'waits' if count == 1 else 'wait'}"
+    who = whole if len(left) >= count else f"the first {len(left):,} of {count:,} jobs wait"
+    cancel = "; ".join(command("queue", "cancel", "--task", task, "--yes") for task in tasks[:3])
+    return (
+        f"hosts cannot be reached, and nothing else is left to do: {who} for them{said}. They are "
+        f"tried again until tasks.give_up_after; to end sooner, stop this run, which loses "
+        f"nothing, or cancel them: {cancel}"
+    )

@@ -16,6 +16,7 @@ from penstock.events.kinds import current as current_correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.task import SchedulableTask
 from penstock.planning.completion import CompletionSnapshot, CompletionTracker
+from penstock.sentences import counted
 from penstock.worker.bottleneck import Cause
 from penstock.worker.scheduler import AsyncTaskScheduler
 
@@ -180,6 +181,7 @@ class GraphRun:
                 for name, numbers in summary.diagnostics.items()
             )
             raise UsageError(
-                f"{summary.queued_count} task(s) can never start ({what}). Raise the limits, or "
+                f"{counted(summary.queued_count, 'task')} can never start ({what}). Raise the "
+                "limits, or "
                 "let the tasks ask for less."
             )

@@ -16,6 +16,7 @@ from penstock.clock import MICROSECONDS, Clock
 from penstock.errors import TRANSIENT, LeaseLost, PenstockError, StoreError, StoreUnknown
 from penstock.model.lease import BlockedKey, LeaseBatch, LeaseRequest
 from penstock.model.worker import FULL_SHOWN
+from penstock.sentences import command
 from penstock.stores.store_future import Reply
 from penstock.timers import Timer
 from penstock.worker.completer import Completer
@@ -33,7 +34,6 @@ SAY_AFTER_SECONDS = 10.0  # of nothing but waiting for full limits
 SAY_AGAIN_SECONDS = 3600.0  # the same reason, while it lasts or when it comes again
 KEYS_NAMED_MAX = 3
 HOLDERS_NAMED_MAX = 3
-PAUSED = "the queue is paused; `penstock queue resume` lets it go on."
 
 log = logging.getLogger("penstock.worker")
 
@@ -201,6 +201,10 @@ def _one(blocked: BlockedKey) -> str:
     return f"the limit {blocked.limit_key!r} of {blocked.cap}, held by {holders}{more}"
 
 
+def paused_reason() -> str:
+    return f"the queue is paused; '{command('queue', 'resume')}' lets it go on."
+
+
 class WaitLog:
     """Logs why a worker waits, each reason once an hour."""
 
@@ -209,7 +213,7 @@ class WaitLog:
         self._said: dict[str, float] = {}  # which reasons, and when
 
     def say(self, reason: str) -> None:
-        kind = "".join(c for c in reason if not c.isdigit())  # that a number falls is no news
+        kind = _without_numbers(reason)  # that a number falls is no news
         now = self._clock.monotonic()
         if now >= self._said.get(kind, -SAY_AGAIN_SECONDS) + SAY_AGAIN_SECONDS:
             log.info("Waiting: %s", reason)
@@ -217,7 +221,11 @@ class WaitLog:
 
     def forget(self, reason: str) -> None:
         """It is news when it comes again."""
-        self._said.pop(reason, None)
+        self._said.pop(_without_numbers(reason), None)
+
+
+def _without_numbers(reason: str) -> str:
+    return "".join(c for c in reason if not c.isdigit())
 
 
 class LeaseLoop:
@@ -393,7 +401,7 @@ class LeaseLoop:
         self._unknown.looked()
         if unknown:
             log.warning(
-                "The answer to a lease call was lost; %d job(s) leased by it are released.",
+                "The answer to a lease call was lost; what it leased (%s) is released.",
                 len(unknown),
             )
 
@@ -420,6 +428,6 @@ class LeaseLoop:
         self.next_due_at = batch.next_due_at
         self.full.note(batch)
         if batch.paused:
-            self.wait_log.say(PAUSED)
+            self.wait_log.say(paused_reason())
         else:
-            self.wait_log.forget(PAUSED)
+            self.wait_log.forget(paused_reason())

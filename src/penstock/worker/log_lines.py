@@ -8,7 +8,7 @@ its workers. The supervisor logs it for its whole run; an embedded run does so i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import msgspec
@@ -60,20 +60,43 @@ class SeenLimit(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} limit {came}{self.limit:,} of {self.limit_max:,} ({', '.join(parts)})"
 
 
-def seen_limits(workers: Iterable[WorkerView]) -> list[SeenLimit]:
-    """The limits that move, as live workers report them, by name."""
-    found = {key: _seen(uses) for key, uses in reported_uses(workers).items()}
+class SeenRefusals:
+    """Owns how many refusals each worker of a run has reported last, also those that are gone."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._reported: dict[ProviderModelKey, dict[WorkerId, int]] = {}
+
+    def of_gone(self, workers: Sequence[WorkerView]) -> dict[ProviderModelKey, int]:
+        """Take in what live workers report; by model, what others had reported before."""
+        for key, uses in reported_uses(workers).items():
+            for one in uses:
+                if one.view.run_id == self._run_id:
+                    self._reported.setdefault(key, {})[one.view.id] = one.use.refused
+        alive = {one.id for one in workers}
+        return {
+            key: sum(count for worker, count in counts.items() if worker not in alive)
+            for key, counts in self._reported.items()
+        }
+
+
+def seen_limits(
+    workers: Iterable[WorkerView], gone: Mapping[ProviderModelKey, int] | None = None
+) -> list[SeenLimit]:
+    """The limits that move, as live workers report them, by name; `gone` are earlier refusals."""
+    more = gone or {}
+    found = {key: _seen(uses, more.get(key, 0)) for key, uses in reported_uses(workers).items()}
     return [one for one in _named(found) if one.moves]
 
 
-def _seen(uses: list[ReportedUse]) -> SeenLimit:
+def _seen(uses: list[ReportedUse], gone: int) -> SeenLimit:
     parts = [one.use for one in uses if one.is_own_part]
     return SeenLimit(
         name=uses[0].use.provider,
         limit=sum(use.limit for use in parts),
         limit_max=sum(use.limit_max for use in parts),
         in_flight=sum(one.use.in_flight for one in uses),
-        refused=sum(one.use.refused for one in uses),
+        refused=sum(one.use.refused for one in uses) + gone,
         cooldown_seconds=max(map(_rest, uses)),
     )
 
@@ -207,6 +230,7 @@ class StatisticsLine:
         self._looked_at = clock.monotonic()
         self._due_at = self._looked_at + every_seconds if every_seconds > 0 else float("inf")
         self._last: RunNumbers | None = None
+        self._refusals = SeenRefusals(run_id)
         self._done_before = 0
         self._silent = 0
         self._stats_question = Question(self._ask_for_stats)
@@ -268,7 +292,8 @@ class StatisticsLine:
             self._silent += 1
             return False
         self._last, self._silent = numbers, 0
-        limits = format_limits(seen_limits(responsive_workers(workers, is_gone)))
+        alive = responsive_workers(workers, is_gone)
+        limits = format_limits(seen_limits(alive, self._refusals.of_gone(alive)))
         self._log(numbers, rate, stats.oldest_ready_seconds, limits)
         return True
 

@@ -80,8 +80,9 @@ class TaskProcess:
         match answer:
             case task_protocol.Returned(result, problem, enqueued):
                 return RemoteValue(Encoded(result, problem), enqueued)
-            case task_protocol.Raised(kind, message, where, category, wait_seconds):
-                raise RemoteError(kind, message, where, Classified(category, wait_seconds))
+            case task_protocol.Raised(kind, message, where, category, wait_seconds, refused_at):
+                classified = Classified(category, wait_seconds, refused_at=refused_at)
+                raise RemoteError(kind, message, where, classified)
             case task_protocol.Skipped(reason):
                 raise Skip(reason)
             case task_protocol.BadPayload(message):

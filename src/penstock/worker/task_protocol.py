@@ -61,6 +61,7 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     where: str | None = None
     category: FailureClass = FailureClass.UNKNOWN
     wait_seconds: float | None = None
+    refused_at: str | None = None
 
 
 class Skipped(msgspec.Struct, frozen=True, tag="skipped"):

@@ -36,6 +36,7 @@ from penstock.worker.observer import Tick
 from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.recycling import Recycling
+from penstock.worker.refused_connections import RefusedConnections
 from penstock.worker.registration import Registration
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.status import StatusRow
@@ -106,7 +107,10 @@ class Worker:
         if providers is not None:
             self._observers.subscribe((RequestWaits(self._core),))
         probe, record = BottleneckProbe(self._core), self._record
-        self._observers.subscribe((probe, record.capacity, record, self._log, self._status))
+        refused = RefusedConnections(parts.clock, parts.policy.give_up_after_seconds)
+        self._observers.subscribe(
+            (probe, record.capacity, record, self._log, refused, self._status)
+        )
         self._stopping: Stopping | None = None
         self._stop_at = NEVER
         self._is_ready = False  # its providers are served

@@ -168,7 +168,7 @@ def test_units_are_listed_by_their_schedule_without_a_warning(
     assert (ended.code, ended.err) == (0, "")
     assert f"{TASK}:a/b" in ended.out
     misspelt = command("queue", "list", "--task", "schedule:pol").err
-    assert f"The nearest that has some is '{TASK}'" in misspelt
+    assert f"; it has jobs of '{TASK}'" in misspelt
 
 
 def test_the_doctor_tells_of_a_start_that_failed_until_one_passes(

@@ -21,8 +21,8 @@ def test_a_state_is_found_by_its_name_or_the_nearest_is_named() -> None:
 def test_a_task_without_jobs_is_unknown_and_the_nearest_is_named(world: StoreWorld) -> None:
     assert unknown_task(world.store, None) is None
     assert unknown_task(world.store, "work") is None
-    assert unknown_task(world.store, "wrok") == UnknownTaskName("wrok", "work")
-    assert unknown_task(world.store, "payments") == UnknownTaskName("payments", None)
+    assert unknown_task(world.store, "wrok") == UnknownTaskName("wrok", "work", ("work",))
+    assert unknown_task(world.store, "payments") == UnknownTaskName("payments", None, ("work",))
 
 
 def test_a_dataset_is_stored_under_one_name_for_each_root(world: StoreWorld) -> None:

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -26,10 +29,40 @@ def test_ceilings_double_up_to_the_maximum() -> None:
     assert ceilings == [2, 4, 8, 16, 32, 64, 120, 120, 120]
 
 
-def test_full_jitter_spreads_from_nothing_to_the_ceiling() -> None:
-    assert SERVICE.delay(3, 0.0) == 0.0
-    assert SERVICE.delay(3, 0.5) == 20.0  # 5 × 2³ × 0.5
-    assert SERVICE.delay(1000, 0.5) == 150.0  # 300 × 0.5
+def test_jitter_spreads_from_the_ceiling_before_to_the_ceiling() -> None:
+    assert (SERVICE.delay(0, 0.0), SERVICE.delay(0, 0.5)) == (0.0, 2.5)  # the first: up to 5
+    assert (SERVICE.delay(3, 0.0), SERVICE.delay(3, 0.5)) == (20.0, 30.0)  # 20 to 40
+    assert SERVICE.delay(1000, 0.0) == SERVICE.delay(1000, 0.5) == 300.0
+
+
+RANDS = st.lists(st.floats(0, 1, exclude_max=True), min_size=2, max_size=30)
+
+
+@given(st.sampled_from([NODE, SERVICE, DEGRADED, OWN]), RANDS)
+def test_waits_of_one_job_never_shrink_however_its_steps_are_told(
+    backoff: Backoff, rands: list[float]
+) -> None:
+    counted = [backoff.delay(n, rand) for n, rand in enumerate(rands)]
+    timed, ago = [], 0.0
+    for rand in rands:
+        timed.append(backoff.delay(backoff.step_after(ago), rand))
+        ago += timed[-1]
+
+    for waits in (counted, timed):
+        assert all(one <= other + 1e-6 for one, other in pairwise(waits))
+
+
+def test_jobs_that_failed_together_stay_spread() -> None:
+    """No tenth of the longest wait has more than its share of a herd of 1,000 jobs, and a half."""
+    rand = random.Random(1)
+    moments = []
+    for _ in range(1_000):
+        ago = 0.0
+        for _ in range(12):
+            ago += NODE.delay(NODE.step_after(ago), rand.random())
+        moments.append(ago % NODE.max_seconds)
+    shares = Counter(int(10 * moment / NODE.max_seconds) for moment in moments)
+    assert max(shares.values()) <= 250
 
 
 def test_time_tells_the_step_that_a_count_would() -> None:

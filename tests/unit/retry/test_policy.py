@@ -47,8 +47,8 @@ def test_own_fault_is_charged_and_waits_longer_each_time() -> None:
 
     assert {d.category for d in decisions} == {ErrorCategory.OWN}
     assert all(d.charge and not d.ends for d in decisions)
-    # 0.5 × (1, 2, 4, 8, 16, 32, 60, 60)
-    assert [d.delay_seconds for d in decisions] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    # the middle of 0 to 1, 1 to 2, 2 to 4, … 32 to 60, and 60
+    assert [d.delay_seconds for d in decisions] == [0.5, 1.5, 3.0, 6.0, 12.0, 24.0, 46.0, 60.0]
 
 
 def test_a_mistake_is_charged_and_not_tried_again() -> None:
@@ -127,12 +127,13 @@ def test_counted_deferrals_raise_the_step_where_they_are_known() -> None:
 def test_wait_that_was_asked_for_is_obeyed_exactly() -> None:
     for rand in (0.0, 0.3, 0.99):
         assert decide(Busy(42.0), ago=1000.0, rand=rand).delay_seconds == 42.0
+    assert decide(Busy(80_000.0)).delay_seconds == 80_000.0
     assert decide(Busy(1e9)).delay_seconds == 900.0
 
 
 def test_wait_of_zero_is_backed_off_instead_of_spinning() -> None:
     assert decide(Busy(0.0), rand=0.5).delay_seconds == 2.5
-    assert decide(Busy(0.0), ago=3600.0, rand=0.5).delay_seconds == 150.0
+    assert decide(Busy(0.0), ago=3600.0, rand=0.5).delay_seconds == 300.0
 
 
 @pytest.mark.parametrize("error", [ConnectionError(), Busy(5.0)])

@@ -40,8 +40,8 @@ def test_its_own_faults_are_charged_and_never_end_it() -> None:
 
     assert all(one.charge and not one.ends for one in decisions)
     assert {one.category for one in decisions} == {ErrorCategory.OWN}
-    # 0.5 × (30, 60, 120, 240, 300, 300)
-    assert [one.delay_seconds for one in decisions] == [15.0, 30.0, 60.0, 120.0, 150.0, 150.0]
+    # the middle of 0 to 30, 30 to 60, 60 to 120, 120 to 240, 240 to 300, and 300
+    assert [one.delay_seconds for one in decisions] == [15.0, 45.0, 90.0, 180.0, 270.0, 300.0]
 
 
 def test_a_time_limit_is_its_own_fault() -> None:
@@ -61,7 +61,7 @@ def test_others_are_waited_for_without_end() -> None:
     service = decide(Busy(), ago=YEAR)
 
     assert (node.category, node.charge, node.ends) == (ErrorCategory.NODE, False, False)
-    assert node.delay_seconds == 60.0
+    assert node.delay_seconds == 120.0
     assert (service.category, service.charge, service.ends) == (
         ErrorCategory.SERVICE,
         False,
@@ -72,7 +72,7 @@ def test_others_are_waited_for_without_end() -> None:
 
 def test_the_first_waits_are_the_baselines() -> None:
     assert decide(ConnectionResetError()).delay_seconds == 1.0
-    assert decide(ConnectionResetError(), ago=2.0).delay_seconds == 2.0
+    assert decide(ConnectionResetError(), ago=2.0).delay_seconds == 3.0
 
 
 def test_a_classifier_may_name_the_wait_of_a_degraded_tick() -> None:
@@ -86,6 +86,6 @@ def test_the_back_off_can_be_replaced() -> None:
 
     assert [decide(ValueError(), policy=policy, attempts=n).delay_seconds for n in range(3)] == [
         1.0,
-        2.0,
-        2.0,
+        3.0,
+        4.0,
     ]

@@ -11,6 +11,7 @@ from penstock.worker.log_lines import (
     LINES_AT_ONCE,
     NAMED_MAX,
     LimitChanges,
+    SeenRefusals,
     format_limits,
     seen_limits,
 )
@@ -21,10 +22,12 @@ def use(provider: str, limit: int, **more: object) -> ProviderUse:
     return ProviderUse(provider=provider, limit=limit, **values)  # type: ignore[arg-type]
 
 
-def worker(*uses: ProviderUse, alive: bool = True) -> WorkerView:
+def worker(
+    *uses: ProviderUse, alive: bool = True, name: str = "w", run_id: str = "run"
+) -> WorkerView:
     return WorkerView(
-        id=WorkerId("w"),
-        run_id="run",
+        id=WorkerId(name),
+        run_id=run_id,
         host="h",
         pid=1,
         started_at=0,
@@ -54,6 +57,19 @@ def test_limits_of_several_workers_are_added_up() -> None:
     words = format_limits(seen_limits([one, other, dead]))
 
     assert words == ["acme limit 12 of 512 (10 in flight, 2 refused, cools down 3 s)"]
+
+
+def test_refusals_of_a_killed_worker_stay_counted_in_its_run() -> None:
+    refusals = SeenRefusals("run")
+    stranger = worker(use("acme", 5, refused=90), name="s", run_id="other")
+    killed = worker(use("acme", 5, refused=7), name="killed")
+
+    first = [worker(use("acme", 5, refused=2)), killed, stranger]
+    assert sum(refusals.of_gone(first).values()) == 0
+    left = [worker(use("acme", 5, refused=3))]
+    (seen,) = seen_limits(left, refusals.of_gone(left))
+
+    assert seen.refused == 10
 
 
 def test_what_was_declared_and_never_refused_is_not_named() -> None:

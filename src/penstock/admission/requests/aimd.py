@@ -9,7 +9,7 @@ from math import inf
 
 import msgspec
 
-from penstock.admission.requests.algorithm import LearnedLimit, LimitChange
+from penstock.admission.requests.algorithm import QUOTA_SECONDS, LearnedLimit, LimitChange
 from penstock.admission.requests.policy import AimdConfig
 from penstock.model.request import RequestOutcome, RequestReleaseOutcome
 
@@ -120,8 +120,8 @@ class Aimd:
         self.blocked_until = max(self.blocked_until, now + rest)
         self._ramp_to = None
         self._successes = 0
-        if mark.limit > self._limit:
-            return ()  # of the same burst as a refusal that has counted already
+        if mark.limit > self._limit or rest > QUOTA_SECONDS:
+            return ()  # of the same burst as a refusal that has counted already, or a used-up quota
         self._ceiling = self._limit
         self._is_reduced = True
         before = self._limit

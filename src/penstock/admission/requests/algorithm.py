@@ -21,6 +21,10 @@ CONFIDENCE_MAX = 1_000_000
 RATE_MIN, RATE_MAX = 1e-5, 1e12  # per second: one a day, and as declared ones
 LATENCY_SECONDS_MAX = 3_600.0  # pace follows it
 
+#: A refusal for longer is about a quota that is used up, of an hour or a day. It is waited out, and
+#: says nothing of how many requests may be in flight, or of how many a second.
+QUOTA_SECONDS = 300.0
+
 
 class LimitMode(StrEnum):
     """What the provider seems to limit."""

@@ -25,6 +25,7 @@ from penstock.model.task import (
     metadata_of,
 )
 from penstock.model.views import Diagnostic
+from penstock.sentences import counted
 
 REMEMBERED_MAX = 8_192  # answers for jobs and for keys, each: some windows full
 CONTRIBUTORS_NAMED = 8  # of a merged cap, in its sentence
@@ -296,7 +297,7 @@ def _refusal(refused: Mapping[str, SchedulingMetadataError]) -> SchedulingMetada
     errors = "; ".join(f"{name!r}: {error.message.rstrip('.')}" for name, error in listed)
     return SchedulingMetadataError(
         listed[0][1].code,
-        f"Nothing is scheduled, since {len(listed)} definition(s) cannot be: {errors}.",
+        f"Nothing is scheduled, since {counted(len(listed), 'definition')} cannot be: {errors}.",
         diagnostics={name: error.message for name, error in listed},
     )
 

@@ -10,7 +10,7 @@ import typer
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.model.job import JobState
 from penstock.operate import apps
-from penstock.operate.actions import jobs_counted
+from penstock.sentences import counted
 from penstock.terminal_text import escaped, format_table, iso_time, print_document, say
 
 NameArgument = Annotated[
@@ -77,7 +77,7 @@ def rename(
     """Give an app another name, with its jobs, schedules and datasets; no worker may be alive."""
     with Target.named(app=app, store=store).opened_store() as opened:
         moved = apps.rename(opened, old, new)
-    count = f" {jobs_counted(moved)} went to it." if moved else ""
+    count = f" {counted(moved, 'job')} went to it." if moved else ""
     say(f"The app {escaped(old)!r} is called {escaped(new)!r} now.{count}")
 
 
@@ -96,4 +96,4 @@ def adopt(
     """Give an app jobs that belong to no app, since they are older than the apps of the store."""
     with Target.named(app=app, store=store).opened_store() as opened:
         count = apps.adopt(opened, name, task or ())
-    say(f"{jobs_counted(count)} without an owner went to the app {escaped(name)!r}.")
+    say(f"{counted(count, 'job')} without an owner went to the app {escaped(name)!r}.")

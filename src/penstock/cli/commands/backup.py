@@ -12,9 +12,10 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 from penstock.model.worker import living_workers
-from penstock.operate.actions import answer, jobs_counted
+from penstock.operate.actions import answer
 from penstock.operate.backup import Restore, back_up, refuse_file, void_leases
 from penstock.process_identity import is_gone
+from penstock.sentences import counted
 from penstock.terminal_text import escaped, print_document, say
 
 STANDARD_OUTPUT = "-"
@@ -37,7 +38,7 @@ def backup(
         print_document({"file": file, "store": url, "jobs": report.jobs, "bytes": report.bytes})
     else:
         say(
-            f"{jobs_counted(report.jobs)} of {escaped(url)} backed up to {escaped(file)} "
+            f"{counted(report.jobs, 'job')} of {escaped(url)} backed up to {escaped(file)} "
             f"({report.bytes:,} bytes)."
         )
 
@@ -75,9 +76,10 @@ def _restore(target: Target, file: str, *, yes: bool, as_json: bool) -> None:
     work = Restore(url, Path(file), folder=target.folder)
     plan = work.check()
     if plan.replaces and not yes:
-        there = "an unreadable file" if plan.replaced is None else jobs_counted(plan.replaced)
+        there = "an unreadable file" if plan.replaced is None else counted(plan.replaced, "job")
         raise UsageError(
-            f"The store {url} ({there}) would be replaced by {file!r} ({jobs_counted(plan.jobs)}); "
+            f"The store {url} ({there}) would be replaced by {file!r} "
+            f"({counted(plan.jobs, 'job')}); "
             "add --yes to do it. What is there now is kept beside it."
         )
     report = work.run()
@@ -93,9 +95,9 @@ def _restore(target: Target, file: str, *, yes: bool, as_json: bool) -> None:
             }
         )
         return
-    say(f"{jobs_counted(report.jobs)} of {escaped(file)} restored to {escaped(url)}.")
+    say(f"{counted(report.jobs, 'job')} of {escaped(file)} restored to {escaped(url)}.")
     if report.voided:
-        say(f"{jobs_counted(report.voided)} in progress in the backup: ready again, uncharged.")
+        say(f"{counted(report.voided, 'job')} in progress in the backup: ready again, uncharged.")
     if report.kept is not None:
         say(f"What was there before is kept as {escaped(str(report.kept))}.")
 

@@ -24,6 +24,7 @@ from penstock.model.worker import responsive_workers
 from penstock.observe.spending import budget_uses
 from penstock.operate import budgets as operate
 from penstock.process_identity import is_gone
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 from penstock.terminal_text import escaped, print_document, say, warn
 
@@ -92,7 +93,7 @@ def reset(
     if as_json:
         rows = [{"scope": one.account.scope, **_sums(one)} for one in found]
         print_document({"app": name, "reset": rows if yes else [], "would_reset": rows})
-    told = f"{len(found)} total(s) of app {escaped(name)!r}"
+    told = f"{counted(len(found), 'total')} of app {escaped(name)!r}"
     if not yes:
         warn(f"{told} would begin at zero ({_held(found)}); add --yes to do it.")
         return 2

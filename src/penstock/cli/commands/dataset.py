@@ -22,8 +22,8 @@ from penstock.clock import SystemClock, to_micros
 from penstock.definitions.dataset import Dataset
 from penstock.errors import UsageError
 from penstock.model.dataset import Calendar, SliceOutput, moment_name
-from penstock.observe.phrases import counted
 from penstock.planning.calendars.timestamps import parse_moment
+from penstock.sentences import counted
 from penstock.stores.protocol import DatasetView, SliceRow
 from penstock.terminal_text import (
     escaped,

@@ -31,8 +31,8 @@ from penstock.observe.doctor import (
     queue_findings,
     root_finding,
 )
-from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
+from penstock.sentences import counted
 from penstock.stores.doctor import machine_findings, store_checkup
 from penstock.stores.url import default_store_url, default_stores
 from penstock.terminal_text import one_line, print_document, say, warn_of_traceback

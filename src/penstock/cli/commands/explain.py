@@ -21,8 +21,8 @@ from penstock.observe.explain import (
     mostly_idle,
     run_state,
 )
-from penstock.observe.phrases import counted
 from penstock.observe.report import capacity_of, sections
+from penstock.sentences import counted
 from penstock.terminal_text import (
     escaped,
     format_duration,

@@ -10,8 +10,8 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import WorkerId
 from penstock.model.spending import Amount, Balance, format_exact_dollars, format_usd
 from penstock.observe.explain import RunFacts, advise, format_unheard, mostly_idle, run_state
-from penstock.observe.phrases import counted
 from penstock.observe.report import RunReport, run_report
+from penstock.sentences import counted
 from penstock.terminal_text import (
     escaped,
     format_duration,
@@ -32,10 +32,11 @@ def report(
     with Target.named(app=app, store=store).opened_store() as opened:
         _, facts = chosen_run(opened, run)
         ended = opened.outlook(WorkerId(""), facts.run_id).result().ended_in_run
+        in_store = opened.stats().result().states
         balances = opened.balances([facts.run_id]).result()
         in_doubt = opened.call_figures(None).result().in_doubt if balances else 0
     now = round(SystemClock().now() * MICROSECONDS)
-    found = run_report(facts, ended, balances, in_doubt, now)
+    found = run_report(facts, ended, in_store, balances, in_doubt, now)
     if as_json:
         print_document(document_of(found, facts))
         return
@@ -58,6 +59,7 @@ def document_of(found: RunReport, facts: RunFacts) -> dict[str, object]:
         "unheard_seconds": facts.unheard_seconds,
         "wall_seconds": found.wall_seconds,
         "ended": {state.value: count for state, count in found.ended.items()},
+        "ended_in_store": {state.value: count for state, count in found.ended_in_store.items()},
         "per_second": found.per_second,
         "retries": facts.retries,
         "put_back": facts.put_back,
@@ -123,9 +125,15 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         "",
         f"{counted(total, 'job')} ended in {format_duration(found.wall_seconds)}, "
         f"{found.per_second:,.1f}/s, by {counted(facts.workers, 'worker')}; "
-        f"{counted(facts.retries, 'attempt')} failed"
+        f"{counted(facts.retries, 'attempt')} ended in an error"
         f"{f', {facts.put_back:,} refused by providers' if facts.put_back else ''}.",
-        *format_table([*(state.value for state in found.ended)], [[*found.ended.values()]], left=0),
+        *format_table(
+            ["jobs that ended", *(state.value for state in found.ended)],
+            [
+                ["by this run", *found.ended.values()],
+                ["in the store, in all", *found.ended_in_store.values()],
+            ],
+        ),
     ]
     unheard = format_unheard(facts)
     if unheard is not None:
@@ -134,7 +142,7 @@ def lines_of(found: RunReport, facts: RunFacts, now: int) -> list[str]:
         lines += [
             "",
             f"{counted(found.requests, 'request')}: {found.refused:,} refused, {found.failed:,} "
-            f"failed; {found.tokens:,} tokens.",
+            f"errored; {found.tokens:,} tokens.",
         ]
     if found.spent:
         head = ["paid", "dollars", "tokens", "bought", "reused"]

@@ -22,7 +22,7 @@ from penstock.model.dataset import Calendar, DatasetSpec, moment_name, slice_nam
 from penstock.model.job import SCHEDULE, JobKind, kind_of_key
 from penstock.model.plan import BuildPlan, BuildRequest
 from penstock.model.schedule import UnitView
-from penstock.observe.phrases import at, command
+from penstock.observe.phrases import at
 from penstock.observe.why.facts import Explanation, Gate, JobFacts, Limit
 from penstock.observe.why.gather import gather_facts
 from penstock.observe.why.job import explain
@@ -39,6 +39,7 @@ from penstock.planning.calendars.timestamps import find_slice, parse_moment
 from penstock.planning.needs import CalendarReader, needed_moments, spacing
 from penstock.planning.timing import parse_timing
 from penstock.process_identity import is_gone
+from penstock.sentences import command
 from penstock.stores.protocol import SliceRange, Store
 from penstock.terminal_text import escaped, format_duration, iso_time, print_document, say
 
@@ -226,11 +227,12 @@ def why(
             raise PenstockError(
                 f"No unit of a schedule has the name {key!r} in the store {url}"
                 f"{_nearest_unit(opened, key)}. Correct the name, or name another store with "
-                "--store; 'penstock run' arms what is new once its preflights have passed."
+                f"--store; '{command('run')}' arms what is new once its preflights have passed."
             )
     if found is None and kind is JobKind.PREFLIGHT:
         raise PenstockError(
-            f"{key!r} is a check, not a job: it runs when a daemon starts; 'penstock run --check' "
+            f"{key!r} is a check, not a job: it runs when a daemon starts; "
+            f"'{command('run', '--check')}' "
             "runs it now and prints its result."
         )
     if found is None:

@@ -21,8 +21,8 @@ from penstock.cli.render.throughput import Throughput
 from penstock.clock import Clock, SystemClock
 from penstock.errors import TRANSIENT
 from penstock.observe.live import RunSnapshot, format_lost, stall_reason
-from penstock.observe.phrases import counted
 from penstock.redaction.secrets import redacted
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 from penstock.supervisor.display import Course, RunCommand
 from penstock.supervisor.protocol import Checking

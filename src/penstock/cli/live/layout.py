@@ -17,8 +17,8 @@ from penstock.cli.render.throughput import Throughput
 from penstock.model.provider import ANY
 from penstock.model.spending import Balance
 from penstock.observe.live import ProviderLine, RunSnapshot, Units
-from penstock.observe.phrases import counted
 from penstock.observe.providers import Binding
+from penstock.sentences import counted
 from penstock.stores.protocol import DELAYED_IN_STATS
 from penstock.supervisor.display import Course
 from penstock.supervisor.protocol import Checking
@@ -266,7 +266,7 @@ KEYS_HELP = (
     "d  drain: end when nothing is left",
     "q  stop, as Ctrl-C does; once more, a second later: at once",
     "?  hide this",
-    "Keys are never needed: see penstock queue pause, resume, why, providers.",
+    "Keys are never needed: see the commands queue pause, queue resume, why and providers.",
 )
 
 

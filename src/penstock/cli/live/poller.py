@@ -27,8 +27,8 @@ from penstock.observe.live import (
     UnitTroubles,
     run_snapshot,
 )
-from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import Question, Reply
 

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.model.dataset import DatasetSpec, moment_name, slice_of, utc_text
 from penstock.model.plan import BuildPlan, BuildReport, JobDescriptor, JobResult, SliceCounts
-from penstock.observe.phrases import counted
+from penstock.sentences import counted
 from penstock.supervisor.protocol import Planned
 from penstock.terminal_text import escaped, iso_time
 

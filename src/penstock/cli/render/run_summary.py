@@ -28,8 +28,8 @@ from penstock.observe.explain import (
     run_facts,
 )
 from penstock.observe.live import RunSnapshot, Units, total_balance
-from penstock.observe.phrases import command, counted
 from penstock.redaction.secrets import redacted
+from penstock.sentences import command, counted
 from penstock.stores.protocol import Store
 from penstock.stores.store_future import within
 from penstock.terminal_text import escaped, format_duration, format_spending, print_line
@@ -107,7 +107,7 @@ def _format_units(units: Units) -> Iterator[str]:
 def _provider(name: str, total: ModelFigures) -> str:
     parts = [counted(total.requests, "request"), f"{total.refused:,} refused with 429"]
     if total.failed:
-        parts.append(f"{total.failed:,} failed")
+        parts.append(f"{total.failed:,} errored")
     return (
         f"{escaped(name)}: {', '.join(parts)}; "
         f"limit {total.limit:,} of {total.limit_max:,} at the end"

@@ -47,10 +47,16 @@ class Throughput:
         return _counted(self.ended)
 
     def summary(self, own: Mapping[JobState, int]) -> str:
-        """The summary line of a run: its own ends, and what is left in the queue."""
+        """The summary line of a run: its own ends, what they have skipped, and what is left.
+
+        What was skipped because of others is counted as the store has it, as are cancelled jobs.
+        """
         ended: dict[JobState, int] = {state: own.get(state, 0) for state in _OWN_ENDS}
         seconds = self.elapsed_seconds
         rate = sum(ended.values()) / seconds if seconds > 0 else 0.0
+        ended[JobState.SKIPPED] = max(ended[JobState.SKIPPED], self.ended.get(JobState.SKIPPED, 0))
+        if cancelled := self.ended.get(JobState.CANCELLED, 0):
+            ended[JobState.CANCELLED] = cancelled
         left = f"; {self.left:,} left" if self.left else ""
         return f"{_counted(ended)} in {format_duration(seconds)} ({rate:,.1f}/s){left}"
 

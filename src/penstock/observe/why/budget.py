@@ -10,6 +10,7 @@ from penstock.model.spending import ALL, BudgetRefusal, BudgetStop, Period, utc_
 from penstock.observe.phrases import at, run_command, span
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.provider import left_by_account
+from penstock.sentences import command
 
 
 def held_by_budget(
@@ -75,7 +76,7 @@ def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanati
     if refusal.budget.period is Period.RUN:
         unblocks = f"a new run starts: it counts from zero, up to {settings}"
     elif refusal.budget.period is Period.TOTAL:
-        unblocks = f"{settings} is raised, or 'penstock budget reset', and a new run starts"
+        unblocks = f"{settings} is raised, or '{command('budget', 'reset')}', and a new run starts"
     elif stop.span == utc_day(facts.now):
         unblocks = f"{settings} is raised, or the day ends (UTC), and a new run starts"
     else:

@@ -15,19 +15,11 @@ from msgspec.structs import replace
 from penstock.model.dataset import task_name
 from penstock.model.job import TERMINAL, JobState
 from penstock.model.views import Dependency, JobContext
-from penstock.observe.phrases import (
-    at,
-    command,
-    counted,
-    format_error,
-    run_command,
-    short,
-    some,
-    span,
-)
+from penstock.observe.phrases import at, run_command, short, some, span
 from penstock.observe.why.budget import without_worker
 from penstock.observe.why.facts import Explanation, Gate, JobFacts, Limit
 from penstock.observe.why.worker import explain_leased, explain_ready, on_worker
+from penstock.sentences import command, counted
 
 BUILT_AGAIN = "the same build is started again, which builds what is missing"
 RETRY = ("queue", "retry-failed", "--task")
@@ -82,7 +74,7 @@ def _not_due(facts: JobFacts) -> Explanation | None:
         sentence = f"{job.key!r} is delayed: it is due {moment}."
     else:
         again = "is tried again" if job.deferred_since is None else "is due again"
-        sentence = f"{job.key!r} {again} {moment}: {format_error(job.last_error)}."
+        sentence = f"{job.key!r} {again} {moment}: {job.last_error.format()}."
     found = _why(facts, Gate.NOT_DUE, sentence)
     return replace(found, unblocks="it is due", when=job.available_at, details=tuple(_tries(this)))
 
@@ -311,7 +303,7 @@ def _finished(facts: JobFacts) -> Explanation:
         sentence = f"{job.key!r} was cancelled by an operator{when}{ago}."
         return _why(facts, Gate.FINISHED, sentence)
     if job.state is JobState.ERROR:
-        error = "" if job.last_error is None else f": {format_error(job.last_error)}"
+        error = "" if job.last_error is None else f": {job.last_error.format()}"
         sentence = f"{job.key!r} failed for good{when}{error}."
         is_built = job.kind.is_built
         return replace(
@@ -337,7 +329,7 @@ def _skipped(facts: JobFacts, when: str) -> Explanation:
     if not facts.chain:
         return found
     root = facts.chain[-1].job
-    error = "" if root.last_error is None else f": {format_error(root.last_error)}"
+    error = "" if root.last_error is None else f": {root.last_error.format()}"
     details = (f"It began with {root.key!r}, which is {root.state.value}{error}.",)
     found = replace(found, details=details)
     if root.state is not JobState.ERROR:

@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from penstock.model.provider import ClosedAccount
 from penstock.model.worker import ProviderUse, WorkerStatus
-from penstock.observe.phrases import at, command, counted, span
+from penstock.observe.phrases import at, span
 from penstock.observe.providers import FAILING, Binding, binding_of
 from penstock.observe.why.facts import Explanation, Gate
-
-PROVIDERS = command("providers")
+from penstock.sentences import command, counted
 
 
 def waits_for_provider(
@@ -32,7 +31,11 @@ def waits_for_provider(
         return _cooling_down(found, name, use, now, f"{waits}, which")
     gate, reason, unblocks = _limit(use)
     return replace(
-        found, gate=gate, sentence=f"{waits}{reason}.", unblocks=unblocks, command=PROVIDERS
+        found,
+        gate=gate,
+        sentence=f"{waits}{reason}.",
+        unblocks=unblocks,
+        command=command("providers"),
     )
 
 
@@ -48,7 +51,7 @@ def waits_for_account(found: Explanation, account: ClosedAccount, now: int) -> E
         ),
         unblocks="its key is replaced or the account filled",
         when=account.probe_at if account.probe_at > now else None,
-        command=PROVIDERS,
+        command=command("providers"),
     )
 
 
@@ -137,7 +140,7 @@ def _cooling_down(
         sentence=f"{waits} cools down for another {span(until - now)}: {_reason(use)}.",
         unblocks=f"the cool-down of {name!r} ends",
         when=until,
-        command=PROVIDERS,
+        command=command("providers"),
     )
 
 
@@ -157,7 +160,7 @@ def _reason(use: ProviderUse) -> str:
     if use.failed_in_row >= FAILING or not use.refused:
         row = f", {use.failed_in_row:,} in a row" if use.failed_in_row else ""
         return (
-            f"it is unhealthy ({counted(use.failed, 'request')} failed{row}) and is probed with "
+            f"it is unhealthy ({counted(use.failed, 'request')} errored{row}) and is probed with "
             "single requests; the log says how they fail"
         )
     return f"it refused requests and asked for a pause ({counted(use.refused, 'refusal')} so far)"

@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from penstock.clock import to_datetime
 from penstock.model.job import TERMINAL, AttemptError, ErrorCategory, JobState
 from penstock.model.schedule import MISSED_MAX, PreflightResult, UnitView
-from penstock.observe.phrases import at, command, counted, format_error, run_command, short, span
+from penstock.observe.phrases import at, run_command, short, span
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.job import explain
 from penstock.observe.why.worker import explain_leased
+from penstock.sentences import command, counted
 from penstock.stores.protocol import Store
 
 RECHECK = "preflight "  # the kind of an error begins so if a re-checked preflight failed
@@ -152,7 +153,7 @@ def _failed_checks(start: FailedStart) -> Iterator[str]:
 def _said(error: AttemptError) -> str:
     """An error with the first line of its message."""
     first = error.message.partition("\n")[0]
-    return format_error(replace(error, message=first))
+    return replace(error, message=first).format()
 
 
 def _check(result: PreflightResult) -> str:
@@ -183,7 +184,7 @@ def _not_due(facts: UnitFacts) -> Explanation | None:
             f"{unit.key!r} is not due: its next tick is {moment} ({unit.timing}).",
         )
         return replace(found, unblocks="it is due", when=unit.available_at)
-    said = format_error(error)
+    said = error.format()
     again = f"It is tried again {moment}."
     if error.kind.startswith(RECHECK):
         name = error.kind.removeprefix(RECHECK)
@@ -282,7 +283,7 @@ def _ended(facts: UnitFacts) -> Explanation:
             details=figures,
         )
     error = unit.last_error
-    said = "" if error is None else f": {format_error(error)}"
+    said = "" if error is None else f": {error.format()}"
     if error is not None and error.category is ErrorCategory.CRASHED:
         why = f"its process died with it {counted(job.crashes, 'time')} while it ran alone"
     else:

@@ -20,9 +20,7 @@ from penstock.observe.phrases import (
     SAME_BUILD,
     LockHolder,
     at,
-    counted,
     ended_in,
-    format_error,
     format_level,
     lock_holder,
     plan_facts,
@@ -33,6 +31,7 @@ from penstock.observe.phrases import (
 )
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.job import explain
+from penstock.sentences import counted
 from penstock.stores.protocol import JobFilter, SliceRange, SliceRow, Store
 
 UNSUCCESSFUL = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
@@ -398,7 +397,7 @@ def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     goes_on = tried.plan.state in OPEN
     details = [f"Failed attempts: {job.attempts}, crashes: {job.crashes}."]
     if job.state is JobState.ERROR:
-        said = "" if error is None else f": {format_error(error)}"
+        said = "" if error is None else f": {error.format()}"
         sentence = f"{facts.name} failed in plan {tried.plan.id}{when}{said}."
     elif job.state is JobState.CANCELLED:
         sentence = f"{facts.name} was cancelled{when}, with plan {tried.plan.id} or by an operator."
@@ -433,7 +432,7 @@ def _skipped(
         error = job.last_error
         return f"{lead}{'' if error is None else f': {short(error.message)}'}.", []
     word = {JobState.ERROR: "failed", JobState.CANCELLED: "was cancelled"}
-    said = "" if root.last_error is None else f": {format_error(root.last_error)}"
+    said = "" if root.last_error is None else f": {root.last_error.format()}"
     ended = word.get(root.state, f"is {root.state.value}")
     between = [slice_of(link.job.key) for link in around.chain[:-1]]
     over = [f"Between them: {some(between)}."] if between else []

@@ -19,7 +19,7 @@ from penstock.model.worker import (
     UnresponsiveWorker,
     WorkerStatus,
 )
-from penstock.observe.phrases import at, counted, run_command, some, span
+from penstock.observe.phrases import at, run_command, some, span
 from penstock.observe.why.budget import held_by_budget, waits_for_money
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.provider import (
@@ -27,6 +27,7 @@ from penstock.observe.why.provider import (
     waits_for_permit,
     waits_for_provider,
 )
+from penstock.sentences import counted
 
 BY_GATE = "gate"  # what a provider's resource is to whoever waits for it
 

@@ -42,6 +42,7 @@ from penstock.requests.journal.bodies import body_class, journaled_body, take_pi
 from penstock.requests.journal.call import PaidCall
 from penstock.requests.redirects import Redirects, strip_headers
 from penstock.requests.thread_bridge import ThreadBridge
+from penstock.terminal_text import format_duration
 
 COOLDOWN_SECONDS_MAX = 30.0  # a longer one is for the queue
 REFUSED_SECONDS_MAX = 900.0  # so is a call that is refused again and again
@@ -317,7 +318,7 @@ async def _send_with_retries(executor: ModelRequestExecutor, request: _HttpxRequ
             )
         if ending.outcome is not RequestOutcome.RATE_LIMITED:
             raise ProviderUnavailable(
-                f"{answer}: it is unhealthy, and its jobs wait for it.",
+                f"{answer}: it is unhealthy; {ending.doubt or 'its jobs wait for it'}.",
                 exchange.status,
                 wait_seconds,
                 reply,
@@ -326,7 +327,7 @@ async def _send_with_retries(executor: ModelRequestExecutor, request: _HttpxRequ
         if refused_since is None:
             refused_since = now
         if wait_seconds is not None and wait_seconds > COOLDOWN_SECONDS_MAX:
-            why = f"it asks for {wait_seconds:g} s"
+            why = ending.doubt or f"it asks to wait {format_duration(wait_seconds)}"
         elif now - refused_since > REFUSED_SECONDS_MAX:
             why = f"it has refused this call for {now - refused_since:.0f} s"
         elif not request.can_repeat:

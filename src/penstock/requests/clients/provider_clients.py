@@ -36,7 +36,7 @@ from penstock.requests.journal.replay import PaidCalls, PaidTransport
 from penstock.requests.redirects import Redirects
 from penstock.requests.thread_bridge import ThreadBridge
 from penstock.requests.usage import RequestFields, check_tokens
-from penstock.retry.classify import FailureClass, clamp, classify
+from penstock.retry.classify import FailureClass, believed_wait, classify
 
 
 class AdmittedCall:
@@ -52,7 +52,8 @@ class AdmittedCall:
     def rate_limited(self, retry_after: Duration | None = None) -> None:
         """Report that the service refused, and asks for so many seconds."""
         self._outcome = RequestOutcome.RATE_LIMITED
-        self._retry_after_seconds = None if retry_after is None else clamp(to_seconds(retry_after))
+        wait = None if retry_after is None else believed_wait(to_seconds(retry_after))
+        self._retry_after_seconds = None if wait is None else wait.seconds
 
     def failed(self) -> None:
         """The service is unhealthy: it has failed."""

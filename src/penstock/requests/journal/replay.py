@@ -23,6 +23,7 @@ from penstock.requests.journal.bodies import replayed_reply, whole_body
 from penstock.requests.journal.call import PaidCall
 from penstock.requests.journal.paid_policy import PaidPolicy, fingerprint, idempotency_key
 from penstock.requests.journal.writer import JournalWriter
+from penstock.sentences import command, counted
 
 
 class PaidRequest(msgspec.Struct, frozen=True):
@@ -129,9 +130,10 @@ class PaidCalls:
         token = calls.job.token
         await asyncio.shield(self._writer.held([CallRef(key, token) for key in doubts]))
         error = CallInDoubt(
-            f"{len(doubts)} call(s) of {provider!r} may have been served by an earlier attempt: "
+            f"{counted(len(doubts), 'call')} of {provider!r} may have been served by an earlier "
+            "attempt: "
             "they are held, and sent again when a person puts the job back "
-            "(`penstock queue retry-failed`)."
+            f"('{command('queue', 'retry-failed')}')."
         )
         calls.in_doubt = error
         raise error

@@ -17,6 +17,7 @@ from penstock.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
+from penstock.sentences import command
 from penstock.stores.group_commit import Contended
 
 # 23505: two tried to insert the same name; the second must see what the first has done.
@@ -81,7 +82,8 @@ def _meaning(error: psycopg.Error, where: str, doing: str) -> StoreError:
         )
     if state in _SCHEMA:
         return StoreCorrupt(
-            f"The store {where} is incomplete: {said}. Restore a backup, or run 'penstock doctor' "
+            f"The store {where} is incomplete: {said}. Restore a backup, or run "
+            f"'{command('doctor')}' "
             "for details."
         )
     return StoreError(f"A statement failed while {doing} {where}: {said}.")

@@ -1969,9 +1969,9 @@ select job_id, (select 1 from penstock.hot where hot.job_id = found.job_id) is n
 ) and coalesce((select jobs.app = $4::bigint from penstock.jobs where jobs.id = found.job_id), true) from found
 
 -- save_run --
--- A run has been told of: it is the last one.
+-- A run is told of; the one that was told of for the first time last has begun last.
 insert into penstock.runs (run_id, turn) values ($1, nextval('penstock.turns'))
-on conflict (run_id) do update set turn = excluded.turn
+on conflict (run_id) do nothing
 
 -- save_run_part --
 -- What a worker says of its part of a run: the last word counts.

@@ -16,6 +16,7 @@ from penstock.clock import BootTime
 from penstock.errors import UsageError
 from penstock.model.job import JobId, JobKind, JobState, kind_of_name
 from penstock.model.views import AppView, Moved
+from penstock.sentences import command, counted
 from penstock.stores.protocol import CHORE_SLICE
 from penstock.stores.sql.enqueue import lanes_of
 from penstock.stores.sql.row_state import PUBLIC, RowState
@@ -120,7 +121,8 @@ def rename(tx: Transaction, old: str, new: str, after: JobId) -> Moved:
     live = next(workers for no, _, _, workers in rows if no == source)
     if live:
         raise UsageError(
-            f"The app {old!r} has {live} worker(s) that are alive; stop them before it is renamed."
+            f"The app {old!r} has {counted(live, 'live worker')}; stop every one before it is "
+            "renamed."
         )
     target = tx.first("read_app", new)
     tx.app = source if target is None else target
@@ -151,7 +153,8 @@ def _number_of(tx: Transaction, name: str) -> int:
     number = tx.first("read_app", name)
     if number is None:
         raise UsageError(
-            f"No app {name!r} is known in this store; 'penstock app list' names those that are."
+            f"No app {name!r} is known in this store; '{command('app', 'list')}' names those that "
+            "are."
         )
     return int(number)
 

@@ -22,6 +22,7 @@ from penstock.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from penstock.sentences import command
 from penstock.stores.sqlite import fork_guard, lock_holders
 from penstock.stores.sqlite.location_check import has_log
 
@@ -30,7 +31,12 @@ WAL_BYTES_MAX = 64 * 1024 * 1024  # the log's file is cut back to this when it b
 CACHE_KIB = 16 * 1024
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_REMEDY = "Restore a backup with 'penstock restore FILE', or see what is left: 'penstock doctor'."
+
+
+def _remedy() -> str:
+    restore, doctor = command("restore", "FILE"), command("doctor")
+    return f"Restore a backup with '{restore}', or see what is left: '{doctor}'."
+
 
 _WRITER_PRAGMAS = (
     "pragma journal_mode = wal",
@@ -134,7 +140,7 @@ def as_store_error(
     if isinstance(error, apsw.FullError) or _lacks_space(error, connection, committing):
         return StoreFull(
             f"No space left while {doing} ({name}); nothing was changed. Free space, then run "
-            "'penstock doctor'."
+            f"'{command('doctor')}'."
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError):
         return StoreReadOnly(
@@ -151,7 +157,7 @@ def as_store_error(
         )
         return StoreFailed(
             f"I/O error while {doing} ({name}): {error}. {fate}; check the disk, start again, then "
-            "run 'penstock doctor'."
+            f"run '{command('doctor')}'."
         )
     return StoreError(f"SQLite refused while {doing} ({name}): {error}.")
 
@@ -185,7 +191,7 @@ def corrupt(path: Path, failed_check: str) -> StoreCorrupt:
     """The file is damaged; what was found wrong."""
     return StoreCorrupt(
         f"The store {str(path)!r} is not a sound database ({failed_check}); nothing more is "
-        f"written to it. {_REMEDY}"
+        f"written to it. {_remedy()}"
     )
 
 

@@ -21,6 +21,7 @@ from penstock.clock import MICROSECONDS, BootClock, Clock
 from penstock.errors import StoreCorrupt, StoreError, StoreForeign, StoreUnsupported
 from penstock.model.job import WorkerId
 from penstock.model.views import Finding, QueueFacts, healthy, problem
+from penstock.sentences import command
 from penstock.stores.retry import seen_twice
 from penstock.stores.sql.apps import apps_of
 from penstock.stores.sql.journal import figures_of
@@ -187,7 +188,10 @@ def _name(user: int) -> str:
 CHECK_SECONDS = 5.0  # the quick look at the whole file ends after this long
 STEPS_BETWEEN_LOOKS = 10_000  # of SQLite's machine, between two looks at the clock
 BROKEN_SHOWN = 3
-RESTORE = "restore a backup with 'penstock restore FILE --yes'"
+
+
+def _restore() -> str:
+    return f"restore a backup with '{command('restore', 'FILE', '--yes')}'"
 
 
 def library_finding(version: Version) -> Finding:
@@ -274,7 +278,7 @@ class Checkup:
         return problem(
             "integrity",
             f"The store {str(self._path)!r} is corrupted ({what.rstrip('.')}); stop its workers "
-            f"and {RESTORE}.",
+            f"and {_restore()}.",
         )
 
     def _look(self) -> _Seen:
@@ -336,7 +340,7 @@ class Checkup:
         return problem(
             "invariants",
             f"The store contradicts itself: {' '.join(broken[:BROKEN_SHOWN])}{more} This is our "
-            f"bug, please report it; {RESTORE}.",
+            f"bug, please report it; {_restore()}.",
         )
 
     def _facts(self, reader: SqliteReader) -> QueueFacts:

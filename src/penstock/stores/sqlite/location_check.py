@@ -19,6 +19,7 @@ from pathlib import Path
 import apsw
 
 from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnsupported
+from penstock.sentences import command
 
 Version = tuple[int, ...]
 
@@ -180,12 +181,13 @@ def refuse_file(path: Path) -> None:
     if about.st_nlink > 1:
         raise StoreUnsupported(
             f"The store {name} has {about.st_nlink} names (hard links), each of which would get a "
-            "log of its own. Remove the other names, or copy the file with 'penstock backup'."
+            "log of its own. Remove the other names, or copy the file with "
+            f"'{command('backup', 'FILE')}'."
         )
     if about.st_size == 0:
         raise StoreCorrupt(
             f"The store {name} is empty (0 bytes), so it was cut off or made by something else. "
-            "Restore a backup with 'penstock restore FILE', or remove it to begin anew."
+            f"Restore a backup with '{command('restore', 'FILE')}', or remove it to begin anew."
         )
     _refuse_lost_log(path)
 
@@ -218,7 +220,8 @@ def _refuse_lost_log(path: Path) -> None:
     if moved < frames:
         raise StoreCorrupt(
             f"The log {str(log)!r} is missing though {frames - moved} of its pages were not yet "
-            "in the store. Put it back, restore a backup with 'penstock restore FILE', or remove "
+            f"in the store. Put it back, restore a backup with '{command('restore', 'FILE')}', or "
+            "remove "
             f"{str(index)!r} to go on without them."
         )
 
@@ -264,7 +267,7 @@ def as_file_error(error: OSError, path: Path) -> StoreError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return StoreFull(
             f"No space left while opening the store ({name}); nothing was changed. Free space, "
-            "then run 'penstock doctor'."
+            f"then run '{command('doctor')}'."
         )
     return StoreError(
         f"Cannot open the store {name}: {error.strerror}. Name another place with --store."

@@ -1411,9 +1411,9 @@ select json_group_array(json_array(job_id, not exists (
 ))) from found where job_id is not null
 
 -- save_run --
--- A run has been told of: it is the last one.
+-- A run is told of; the one that was told of for the first time last has begun last.
 insert into runs (run_id, turn) values (?1, (select coalesce(max(turn), 0) + 1 from runs))
-on conflict (run_id) do update set turn = excluded.turn
+on conflict (run_id) do nothing
 
 -- save_run_part --
 -- What a worker says of its part of a run: the last word counts.

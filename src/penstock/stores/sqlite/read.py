@@ -18,6 +18,7 @@ import msgspec
 from penstock.clock import BootTime
 from penstock.errors import SchemaTooNew, StoreBusy, StoreCorrupt, StoreError
 from penstock.model.dataset import SliceMarks
+from penstock.sentences import command
 from penstock.stores.group_commit import closed
 from penstock.stores.sql.statements import Row, newer_schema
 from penstock.stores.sql.views import SqlReader
@@ -50,7 +51,7 @@ def look(path: Path, see: Callable[[apsw.Connection], T]) -> T:
         if size_of(log) and not index.exists():
             raise LogUnmerged(
                 f"The log of the store {str(path)!r} is not merged yet; any command that opens the "
-                "store does it, such as 'penstock queue stats'."
+                f"store does it, such as '{command('queue', 'stats')}'."
             )
         if has_log(path) and index.exists():
             return _see_shared(path, see)

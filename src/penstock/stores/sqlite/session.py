@@ -22,6 +22,7 @@ from penstock.errors import (
     StoreFull,
     StoreReplaced,
 )
+from penstock.sentences import command
 from penstock.stores.retry import Outage
 from penstock.stores.sql.statements import Row, newer_schema
 from penstock.stores.sqlite.checkpoint import Checkpoints
@@ -165,13 +166,14 @@ class SqliteSession:
             raise StoreReplaced(
                 f"The store {str(self._path)!r} was removed or replaced while it was in use; "
                 "nothing was changed. Start again what uses it; if the file is missing, put it "
-                "back or restore a backup with 'penstock restore FILE'."
+                f"back or restore a backup with '{command('restore', 'FILE')}'."
             )
         if not self._log.is_the_same():
             raise StoreFailed(
                 f"The log of the store {str(self._path)!r} was removed or replaced while it was in "
                 "use; nothing was changed now, but what the log held may be lost. Stop all that "
-                "use the store, put the log back or restore a backup with 'penstock restore FILE', "
+                "use the store, put the log back or restore a backup with "
+                f"'{command('restore', 'FILE')}', "
                 "and start again."
             )
 

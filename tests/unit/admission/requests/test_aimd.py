@@ -50,6 +50,14 @@ def test_refusal_takes_three_quarters_rounded_down() -> None:
     assert limit.window(0.0, 0) == 7  # floor(10 × 0.75)
 
 
+def test_a_quota_of_hours_is_a_pause_and_no_ceiling() -> None:
+    limit = aimd(10)
+
+    assert refuse(limit, 0.0, 80_000.0) == []
+    assert (limit.window(0.0, 0), limit.blocked_until) == (10, 80_000.0)
+    assert limit.learned() == LearnedLimit()
+
+
 def test_limit_never_falls_below_one() -> None:
     limit = aimd(2)
     for now in range(5):

@@ -247,7 +247,7 @@ def test_whatever_has_no_fallback_is_refused_in_one_sentence_for_all() -> None:
         TaskSchedulingResolver(definitions)
 
     assert str(caught.value) == (
-        "Nothing is scheduled, since 2 definition(s) cannot be: 'a': The weight of ('model', "
+        "Nothing is scheduled, since 2 definitions cannot be: 'a': The weight of ('model', "
         "'openai', 'gpt-5', 'chat') is a whole number from 1 to 1,000,000, got 0; 'b': No model."
     )
     assert set(caught.value.diagnostics) == {"a", "b"}

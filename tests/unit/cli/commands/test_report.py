@@ -41,7 +41,8 @@ def balance(scope: str, span: str, micros: int, *, reserved: int = 0, bought: in
 
 def reported(*balances: Balance, in_doubt: int = 0) -> RunReport:
     ended = {JobState.DONE: 9, JobState.ERROR: 1}
-    return run_report(facts(), ended, balances, in_doubt, 20 * SECOND)
+    in_store = {**ended, JobState.SKIPPED: 12, JobState.CANCELLED: 3}
+    return run_report(facts(), ended, in_store, balances, in_doubt, 20 * SECOND)
 
 
 def test_every_end_is_there_and_the_rate_is_over_the_whole_run() -> None:
@@ -55,6 +56,21 @@ def test_every_end_is_there_and_the_rate_is_over_the_whole_run() -> None:
     }
     assert found.per_second == 0.5  # 10 jobs in 20 s
     assert (found.requests, found.refused, found.tokens) == (12, 2, 500)
+
+
+def test_jobs_that_were_skipped_because_of_others_or_cancelled_are_counted() -> None:
+    found = reported()
+
+    head, run, store = lines_of(found, facts(), 20 * SECOND)[3:6]
+    assert head.split() == [*["jobs", "that", "ended"], "done", "skipped", "error", "cancelled"]
+    assert run.split() == [*["by", "this", "run"], "9", "0", "1", "0"]
+    assert store.split() == [*["in", "the", "store,", "in", "all"], "9", "12", "1", "3"]
+    assert document_of(found, facts())["ended_in_store"] == {
+        "done": 9,
+        "skipped": 12,
+        "error": 1,
+        "cancelled": 3,
+    }
 
 
 def test_where_nothing_is_paid_nothing_is_said_of_money() -> None:
@@ -115,7 +131,7 @@ def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:
 def test_of_a_run_that_goes_on_each_number_says_of_when_it_is() -> None:
     going_on = msgspec.structs.replace(facts(), is_over=False)
     paid = [balance("all", "run-1", 2_500_000, reserved=1_000_000, bought=5)]
-    found = run_report(going_on, {JobState.DONE: 10}, paid, 0, 25 * SECOND)
+    found = run_report(going_on, {JobState.DONE: 10}, {}, paid, 0, 25 * SECOND)
 
     lines = lines_of(found, going_on, 25 * SECOND)
 

@@ -106,7 +106,7 @@ def test_a_failed_job_is_told_with_its_error_and_the_way_back(
     ended = command("why", "k")
 
     assert "failed for good" in ended.out
-    assert "ValueError, trouble." in ended.out
+    assert "ValueError: trouble." in ended.out
     assert "Command: penstock queue retry-failed --task visit\n" in ended.out
 
 

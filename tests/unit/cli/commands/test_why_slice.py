@@ -163,7 +163,7 @@ def test_one_that_failed_says_with_what_and_the_command(shop: Shop, command: Com
 
     assert (found["gate"], found["state"]) == ("finished", "error")
     assert f"prices@2024-01-02 failed in plan {report.plan_id}" in found["sentence"]
-    assert "ValueError, prices of 02 shall fail" in found["sentence"]
+    assert "ValueError: prices of 02 shall fail" in found["sentence"]
     assert found["command"] == (
         "penstock build mean --from 2024-01-02T00:00:00Z --to 2024-01-04T00:00:00Z"
     )

@@ -20,7 +20,7 @@ from tests.live_sample import CLOSING, sample_closing
 
 REPORT = """\
 53,650 done, 0 skipped, 3 error in 9:11 (97.4/s)
-crossref: 52,466 requests, 31 refused with 429, 2 failed; limit 15 of 256 at the end
+crossref: 52,466 requests, 31 refused with 429, 2 errored; limit 15 of 256 at the end
 openai: 1,204 requests, 1 refused with 429; limit 8 of 64 at the end
 Paid calls: 1,180 bought, 24 reused; $1.23 spent
 Limited by: crossref sat at its adaptive limit of 15 for 84% of the run; it answered 429 at 16.

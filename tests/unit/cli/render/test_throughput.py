@@ -12,6 +12,7 @@ from penstock.cli.render.throughput import SAMPLES_MAX, Throughput, ThroughputMe
 from penstock.model.job import JobState
 
 DONE, ERROR, QUEUED = JobState.DONE, JobState.ERROR, JobState.QUEUED
+SKIPPED, CANCELLED = JobState.SKIPPED, JobState.CANCELLED
 
 
 def test_only_this_run_is_counted() -> None:
@@ -34,6 +35,15 @@ def test_the_closing_line_has_what_the_run_did_itself_and_what_is_left() -> None
     view = pace.measure({DONE: 110, ERROR: 3, QUEUED: 30}, now=5.0)  # others worked as well
 
     assert view.summary({DONE: 4}) == "4 done, 0 skipped, 0 error in 5.0 s (0.8/s); 30 left"
+
+
+def test_the_closing_line_counts_what_was_skipped_because_of_others_and_cancelled() -> None:
+    pace = ThroughputMeter(now=0.0)
+    pace.measure({QUEUED: 10, SKIPPED: 2}, now=0.0)
+
+    view = pace.measure({ERROR: 1, SKIPPED: 8, CANCELLED: 3}, now=5.0)
+
+    assert view.summary({ERROR: 1}) == "0 done, 6 skipped, 1 error, 3 cancelled in 5.0 s (0.2/s)"
 
 
 def test_the_rate_is_that_of_the_last_while() -> None:

@@ -150,7 +150,7 @@ def test_a_job_that_is_tried_again_says_after_which_error() -> None:
 
     assert found.gate is Gate.NOT_DUE
     assert found.sentence == (
-        "'k' is tried again at 2027-01-15 08:00:05Z, in 5.0 s: ValueError, no such page."
+        "'k' is tried again at 2027-01-15 08:00:05Z, in 5.0 s: ValueError: no such page."
     )
     assert found.details == ("Failed attempts so far: 2.",)
 
@@ -539,7 +539,7 @@ def test_a_failed_job_says_its_error_and_how_to_retry() -> None:
 
     found = explain(facts(failed))
 
-    assert "ValueError, no such page." in found.sentence
+    assert "ValueError: no such page." in found.sentence
     assert found.command == """penstock queue retry-failed --task 'it'"'"'s'"""
     assert found.details == ("Failed attempts: 3, crashes: 0.",)
 
@@ -554,7 +554,7 @@ def test_a_skipped_job_names_the_first_of_the_chain_that_failed() -> None:
     found = explain(facts(this, chain=chain))
 
     assert "because 'b' did not succeed" in found.sentence
-    assert found.details == ("It began with 'a', which is error: ValueError, no such page.",)
+    assert found.details == ("It began with 'a', which is error: ValueError: no such page.",)
     assert found.command == "penstock queue retry-failed --task root"
     assert found.chain == ("c", "b", "a")
 
@@ -644,7 +644,7 @@ def test_workers_that_stop_take_nothing_more() -> None:
                 blocked_until_at=NOW + 12 * MICROSECONDS,
             ),
             Gate.COOLDOWN,
-            "for another 12 s: it is unhealthy (40 requests failed, 13 in a row) and is",
+            "for another 12 s: it is unhealthy (40 requests errored, 13 in a row) and is",
         ),
         (
             ProviderUse(

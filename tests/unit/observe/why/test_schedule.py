@@ -107,7 +107,7 @@ def test_a_degraded_one_says_what_failed_how_often_and_when_it_is_tried_again() 
     assert found.gate is Gate.DEGRADED
     assert found.sentence == (
         f"{KEY!r} is degraded: 2 tries of its tick of 2027-01-15 07:58:25Z (1:35 ago) failed, the "
-        "last with KeyError, 'etag'. It is tried again at 2027-01-15 08:00:30Z, in 30 s."
+        "last with KeyError: 'etag'. It is tried again at 2027-01-15 08:00:30Z, in 30 s."
     )
     assert found.details[0] == (
         "Since then 9 occurrences have passed, which are skipped and counted (every 10 s)."
@@ -131,7 +131,7 @@ def test_one_that_others_have_failed_waits_for_them() -> None:
     assert found.gate is Gate.OTHERS
     since = "2027-01-15 07:59:52Z (8.0 s)"
     assert f"has waited for another party since {since}, uncharged" in found.sentence
-    assert "ConnectError, refused. It is tried again at" in found.sentence
+    assert "ConnectError: refused. It is tried again at" in found.sentence
 
 
 def test_a_recheck_that_does_not_pass_is_named() -> None:
@@ -178,7 +178,7 @@ def test_a_start_that_failed_is_told_with_its_checks() -> None:
     assert found.sentence == (
         f"No daemon serves {KEY!r}: the last start of the app 'watch' failed at "
         "2027-01-15 07:59:00Z, since the preflight 'exists' of 'a/b' did not pass, and 6 more: "
-        "KeyError, 'etag'."
+        "KeyError: 'etag'."
     )
     assert found.command == "penstock run --check"
     assert found.details[0].startswith("The preflight 'token' failed at")
@@ -267,7 +267,7 @@ def test_one_that_crashed_goes_on_by_a_retry_or_a_start() -> None:
     alone = explain_unit(facts(subject, (), crashes=3))
 
     assert found.gate is alone.gate is Gate.FINISHED
-    assert "its process died with it 3 times while it ran alone: crashed, SIGSEGV" in found.sentence
+    assert "its process died with it 3 times while it ran alone: crashed: SIGSEGV" in found.sentence
     assert found.command == "penstock queue retry-failed --task schedule:poll"
     assert alone.command == "penstock run"
 

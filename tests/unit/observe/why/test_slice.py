@@ -124,7 +124,7 @@ def test_a_last_try_comes_before_the_lock_of_another() -> None:
     found = explain_slice(asked(tried=last, lock=HOLDER))
 
     assert (found.gate, found.command) == (Gate.FINISHED, "penstock build prices")
-    assert found.sentence == "prices@1 failed in plan p1: KeyError, 'close'."
+    assert found.sentence == "prices@1 failed in plan p1: KeyError: 'close'."
 
 
 def test_a_stale_slice_that_is_locked_says_both() -> None:

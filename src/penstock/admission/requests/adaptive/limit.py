@@ -31,7 +31,12 @@ from penstock.admission.requests.adaptive.window import (
     Window,
     hold_seconds,
 )
-from penstock.admission.requests.algorithm import LearnedLimit, LimitChange, LimitMode
+from penstock.admission.requests.algorithm import (
+    QUOTA_SECONDS,
+    LearnedLimit,
+    LimitChange,
+    LimitMode,
+)
 from penstock.admission.requests.breaker import CircuitBreaker
 from penstock.model.request import LOCAL_OUTCOMES, RequestOutcome, RequestReleaseOutcome
 
@@ -278,6 +283,9 @@ class Adaptive:
             return ()
         if ending.readings:
             self._mirrors.read(now, mark.sent, ending.readings)
+            used_up = max(reading.used_up_seconds for reading in ending.readings)
+            if used_up > QUOTA_SECONDS:
+                self._cooldown.begin(now, used_up, self._rand)
         if outcome is RequestOutcome.RATE_LIMITED:
             self._watch.ignore(mark.cohort)
             if mark.is_probe:
@@ -386,8 +394,12 @@ class Adaptive:
     def _refused(self, now: float, mark: AdaptiveMark, retry_after: float) -> None:
         """Handle a refusal (HTTP 429): pause, and lower the window or the rate once per epoch."""
         self.consecutive_refusals += 1
-        self._was_refused = True
         self._mode.not_accepted(mark.tokens)
+        if retry_after > QUOTA_SECONDS:
+            self._cooldown.begin(now, retry_after, self._rand)
+            self._pacer.start_slowly()
+            return
+        self._was_refused = True
         is_fresh = mark.epoch == self._epoch
         self._transit = min(self._transit, now - mark.sent.at)
         latency = self._latency or 1.0

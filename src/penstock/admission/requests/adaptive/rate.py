@@ -306,7 +306,8 @@ RESERVE = 0.03  # of a bucket, against errors of the estimates
 RESERVE_OF_REQUEST = 0.4  # × its own tokens: their number is a guess
 TRUST_IN_MORE = 0.5  # of a reading that is higher than ours; a lower one is taken wholly
 WAIT_MIN_SECONDS = 0.005
-WAIT_MAX_SECONDS = 900.0  # then the provider is asked, whatever its headers said
+WAIT_MAX_SECONDS = 86_400.0  # so long its headers are believed
+DOUBTED_SECONDS = 900.0  # after the last request it is asked, if they say that it takes longer
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
@@ -357,14 +358,14 @@ class Mirrors:
     def ready_at(self, now: float, tokens: float) -> float:
         """Return when there is enough for a request of so many tokens."""
         ready = now
-        if now >= self._sent_at + WAIT_MAX_SECONDS:
-            return now
         for quota, mirror in self._mirrors.items():
             mirror.refill(now)
             missing = mirror.needed(quota, _amount(quota, tokens)) - mirror.level
             if missing > 0:
                 ready = max(ready, now + max(WAIT_MIN_SECONDS, missing / mirror.rate))
-        return min(ready, self._sent_at + WAIT_MAX_SECONDS)
+        if ready - self._sent_at > WAIT_MAX_SECONDS:
+            return max(now, self._sent_at + DOUBTED_SECONDS)
+        return ready
 
     def sent(self, now: float, tokens: float) -> Sent:
         """Take a request that leaves out of the buckets."""

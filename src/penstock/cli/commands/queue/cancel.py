@@ -8,10 +8,18 @@ from typing import Annotated
 import typer
 
 from penstock.cli.completion import complete_key, complete_state, complete_task
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
+from penstock.cli.target import (
+    AppOption,
+    JsonOption,
+    StoreOption,
+    Target,
+    only_utf8,
+    warn_of_unknown_task,
+)
 from penstock.errors import UsageError
-from penstock.operate.actions import jobs_counted, state_named
+from penstock.operate.actions import state_named
 from penstock.operate.cancel import BulkCancel, cancel_keys
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 from penstock.terminal_text import escaped, print_document, say, warn
 
@@ -58,6 +66,7 @@ def cancel(
     target = Target.named(app=app, store=store)
     with target.opened_store() as opened:
         if is_bulk:
+            warn_of_unknown_task(opened, task)
             return _cancel_all(opened, wanted, yes=yes, as_json=as_json)
         target.mean(opened, *(keys or ()))
         return _cancel_keys(opened, keys or [], as_json=as_json)
@@ -84,8 +93,8 @@ def _cancel_all(store: Store, wanted: BulkCancel, *, yes: bool, as_json: bool) -
     if as_json:
         print_document({"cancelled": count if yes else 0, "would_cancel": count})
     if not yes:
-        warn(f"{jobs_counted(count)} would be cancelled; add --yes to do it.")
+        warn(f"{counted(count, 'job')} would be cancelled; add --yes to do it.")
         return 2
     if not as_json:
-        say(f"{jobs_counted(count)} cancelled.")
+        say(f"{counted(count, 'job')} cancelled.")
     return 0

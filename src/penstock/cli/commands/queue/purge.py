@@ -12,7 +12,7 @@ from penstock.clock import SystemClock
 from penstock.config.settings import parse_duration
 from penstock.errors import UsageError
 from penstock.operate import purge as operate
-from penstock.operate.actions import jobs_counted
+from penstock.sentences import counted
 from penstock.terminal_text import print_document, say, warn
 
 
@@ -39,10 +39,10 @@ def purge(
     if as_json:
         print_document({"purged": count if yes else 0, "would_purge": count})
     if not yes:
-        warn(f"{jobs_counted(count)} would be forgotten; add --yes to do it.")
+        warn(f"{counted(count, 'job')} would be forgotten; add --yes to do it.")
         return 2
     if not as_json:
-        say(f"{jobs_counted(count)} forgotten.")
+        say(f"{counted(count, 'job')} forgotten.")
     return 0
 
 

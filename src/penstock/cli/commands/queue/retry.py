@@ -17,7 +17,7 @@ from penstock.cli.target import (
     warn_of_unknown_task,
 )
 from penstock.operate import retry
-from penstock.operate.actions import jobs_counted
+from penstock.sentences import counted
 from penstock.terminal_text import print_document, say, warn
 
 
@@ -57,7 +57,7 @@ def retry_failed(
         return
     if found.of_builds:
         warn(
-            f"{jobs_counted(found.of_builds)} of builds that failed "
+            f"{counted(found.of_builds, 'job')} of builds that failed "
             f"{'is' if found.of_builds == 1 else 'are'} left alone: the same 'penstock build' "
             "command builds what is missing."
         )
@@ -66,6 +66,6 @@ def retry_failed(
         return
     be = "would be" if dry_run else "is" if found.failed == 1 else "are"
     say(
-        f"{jobs_counted(found.failed)} that failed, and {jobs_counted(found.skipped)} skipped "
+        f"{counted(found.failed, 'job')} that failed, and {counted(found.skipped, 'job')} skipped "
         f"because of that, {be} put back."
     )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -20,10 +20,10 @@ from penstock.model.journal import CallFigures
 from penstock.model.plan import PlanRow, SlicePayload, Step, StepPayload
 from penstock.model.schedule import UnitView
 from penstock.model.worker import WorkProgress
-from penstock.observe.phrases import counted
 from penstock.observe.why.facts import JobFacts
 from penstock.observe.why.gather import gather_facts
 from penstock.observe.why.job import explain
+from penstock.sentences import counted
 from penstock.terminal_text import escaped, iso_time, print_document, say
 
 _NO_CALLS = CallFigures()
@@ -203,7 +203,7 @@ def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[st
     if history:
         lines += ["", "history"]
     for attempt in history:
-        error = "" if attempt.error is None else f"  {_error_line(attempt.error)}"
+        error = "" if attempt.error is None else f"  {escaped(attempt.error.format())}"
         lines.append(
             f"  {iso_time(attempt.ended_at)}  {escaped(attempt.outcome)}  "
             f"by {escaped(attempt.worker)}{error}"
@@ -230,20 +230,10 @@ def _shown(name: str, value: object) -> str:
     if name == "calls" and isinstance(value, dict):
         return calls_line(value)
     if isinstance(value, dict):  # an error
-        return escaped(f"{value['message']} ({_origin(value)})")
+        return escaped(msgspec.convert(value, AttemptError).format())
     if isinstance(value, list):
         return escaped(", ".join(map(str, value)))
     return escaped(str(value))
-
-
-def _error_line(error: AttemptError) -> str:
-    return escaped(f"{error.message} ({_origin(_error_of(error) or {})})")
-
-
-def _origin(error: Mapping[str, object]) -> str:
-    """Kind, category and place of an error, each said once."""
-    parts = [str(error["kind"]), str(error["category"]), str(error["where"] or "")]
-    return ", ".join(dict.fromkeys(part for part in parts if part and part != "own"))
 
 
 def _error_of(error: AttemptError | None) -> dict[str, object] | None:

@@ -11,9 +11,9 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import JobState
 from penstock.model.views import Stats
 from penstock.model.worker import UnresponsiveWorker, unresponsive_workers
-from penstock.observe.phrases import counted
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
+from penstock.sentences import counted
 from penstock.terminal_text import (
     escaped,
     format_duration,

@@ -342,3 +342,27 @@ def test_a_window_below_a_limit_of_latency_names_the_time_of_its_growth(
     assert due < inf
     assert limit.window(due, 1) == 2
     assert limit.grows_at(due, 2) == inf
+
+
+def test_a_quota_of_hours_is_a_pause_and_no_ceiling() -> None:
+    desk = Desk()
+    desk.fill(4)
+    desk.turn(8)
+    before = desk.window()
+
+    for mark in [*desk.marks]:
+        desk.refuse(mark, 80_000.0)
+
+    assert desk.window() == before
+    assert desk.limit.blocked_until == desk.now + 80_000.0
+    assert desk.limit.learned().ceiling is None
+    assert desk.limit.send_at(desk.now + 79_999.0, 0, 1.0) >= desk.now + 80_000.0
+
+
+def test_a_reply_that_says_that_nothing_is_left_for_hours_begins_the_pause() -> None:
+    desk = Desk()
+    used_up = QuotaReading(Quota.REQUESTS, 100.0, 0.0, 86_400.0, 20_000.0, 20_000.0)
+
+    desk.end(desk.send(), RequestReleaseOutcome(RequestOutcome.SUCCESS, readings=(used_up,)))
+
+    assert desk.limit.blocked_until == desk.now + 20_000.0

@@ -86,6 +86,14 @@ def test_empty_bucket_explains_a_refusal_and_a_full_one_does_not() -> None:
     assert mirrors.explains_refusal(1.0)
 
 
+def test_headers_are_believed_for_a_day() -> None:
+    mirrors = Mirrors()
+    reading = QuotaReading(Quota.REQUESTS, 1.0, 0.0, 80_000.0, 80_000.0)
+    mirrors.read(0.0, mirrors.sent(0.0, 1.0), [reading])
+
+    assert 80_000.0 <= mirrors.ready_at(1.0, 1.0) < 81_000.0
+
+
 def test_headers_that_say_never_are_believed_for_a_quarter_of_an_hour() -> None:
     mirrors = Mirrors()
     mirrors.read(0.0, mirrors.sent(0.0, 1.0), [QuotaReading(Quota.REQUESTS, 1.0, 0.0, 1e9, 1e9)])

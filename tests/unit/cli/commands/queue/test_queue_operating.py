@@ -126,7 +126,7 @@ def test_list_names_the_nearest_state_and_task(command: Command, world: StoreWor
     assert state.code == 2
     assert "No state is called 'quened'; the nearest is 'queued'." in state.sentence
     assert (task.code, task.out) == (0, "No jobs.\n")
-    assert "no job of a task named 'vist'. The nearest that has some is 'visit'" in task.sentence
+    assert "no job of a task named 'vist'; it has jobs of 'visit'" in task.sentence
 
 
 def test_a_list_goes_over_pages_and_escapes_keys(command: Command, world: StoreWorld) -> None:
@@ -205,6 +205,17 @@ def test_a_cancel_in_bulk_asks_first(command: Command, world: StoreWorld) -> Non
     assert (done.code, done.out) == (0, "3 jobs cancelled.\n")
     assert world.states("held", "next", "waits") == [JobState.CANCELLED] * 3
     assert world.state("late") is JobState.QUEUED
+
+
+def test_a_cancel_of_an_unknown_task_names_those_that_have_jobs(
+    command: Command, world: StoreWorld
+) -> None:
+    fill(world)
+
+    ended = command("queue", "cancel", "--task", "vist", "--yes")
+
+    assert ended.out == "0 jobs cancelled.\n"
+    assert "no job of a task named 'vist'; it has jobs of 'visit'" in ended.err
 
 
 @pytest.mark.parametrize(
