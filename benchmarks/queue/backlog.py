@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from benchmarks.measuring import Answer, fresh, memory_of, pick, quantile, running
+from benchmarks.measuring import Answer, fresh, memory_of, pick, quantile, ready_and_wait, running
 from benchmarks.queue.workload import enqueue, file_url, noop_app
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
@@ -35,6 +35,7 @@ def ask_stats(path: str, count: int) -> Answer:
 def work(path: str) -> Answer:
     """Probe: a worker that runs until it is asked to end."""
     app, _ = noop_app(file_url(path))
+    ready_and_wait()  # what is told to end before it runs ends of the signal, without an answer
     ended = app.run().done
     app.close()
     return {"ended": ended}
@@ -80,6 +81,8 @@ def measure(setup: Setup) -> Outcome:
 def _watch_worker(setup: Setup, seconds: float) -> Answer:
     samples = []
     with running(work, setup.folder, path=FILE) as worker:
+        worker.wait_until_ready()
+        worker.go()
         until = time.monotonic() + 1.0 + seconds  # the first second is for its start
         while time.monotonic() < until:
             time.sleep(SAMPLE_SECONDS)
