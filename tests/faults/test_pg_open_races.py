@@ -8,6 +8,7 @@ reads its statements from a table; here that table lets the other process act be
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
@@ -23,6 +24,8 @@ from penstock.stores.postgres.doctor import postgres_findings
 from penstock.stores.postgres.open import known_steps, open_postgres, statements_for
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.sql.statements import Migration
+from tests.postgres.old_stores import build
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
@@ -173,3 +176,30 @@ def test_a_store_that_another_process_keeps_locked_while_it_is_opened_is_busy(
 
         with pytest.raises(StoreBusy, match="interfered while opening"):
             open_postgres(postgres_url)
+
+
+def test_a_migration_repeats_when_a_worker_of_the_older_schema_crosses_it(
+    postgres_url: str,
+) -> None:
+    """A worker holds one table and wants another; the migration has taken them the other way."""
+    build(postgres_url, NEWEST - 1)
+    with psycopg.connect(postgres_url) as worker, ThreadPoolExecutor(1) as pool:
+        worker.execute("set deadlock_timeout = '1h'")  # so the server ends the migration
+        worker.execute("lock table penstock.calls in row exclusive mode")
+        opened = pool.submit(open_postgres, postgres_url, durability="normal")
+        wait_until(lambda: waits_for_lock(postgres_url) > 0)
+        worker.execute("select count(*) from penstock.lanes")
+        worker.commit()
+
+        with closing(opened.result()) as store:
+            assert store.check().result() == []
+
+
+def waits_for_lock(url: str) -> int:
+    """How many transactions of the database wait for a lock."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "select count(*) from pg_locks join pg_database on pg_database.oid = database"
+            " where not granted and datname = current_database()"
+        ).fetchone()
+    return int(row[0]) if row is not None else 0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import psycopg
+from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from penstock import failpoints
 from penstock.clock import SystemClock
@@ -29,6 +30,7 @@ PACKAGE = "penstock.stores.postgres"
 STATEMENT_MS = 9_000  # below what a connection is given up after: the server's word is better
 LOCK_MS = 5_000
 IDLE_MS = 10_000
+CROSSINGS_MAX = 20  # with transactions of busy workers; each costs the server's deadlock_timeout
 
 Steps = tuple[Migration, ...]
 
@@ -151,10 +153,28 @@ def version_of(
 
 
 def migrate(address: Address, connected: Connected, queries: dict[str, str], steps: Steps) -> bool:
-    """Apply the missing steps, all in one transaction, under a lock of the store; True if any."""
+    """Apply the missing steps, all in one transaction, under a lock of the store; True if any.
+
+    Workers of the older schema may still be busy: a transaction that crosses with one of theirs is
+    repeated.
+    """
     connection = connected.connection
     if version_of(address, connection, queries, steps) == len(steps):
         return False
+    for _ in range(CROSSINGS_MAX):
+        try:
+            _apply(address, connection, queries, steps)
+        except (DeadlockDetected, SerializationFailure):
+            connection.execute(queries["rollback"])
+        else:
+            return True
+    _apply(address, connection, queries, steps)
+    return True
+
+
+def _apply(
+    address: Address, connection: PgConnection, queries: dict[str, str], steps: Steps
+) -> None:
     connection.execute(queries["begin"])
     try:
         connection.execute(queries["migrate_at_leisure"])
@@ -165,6 +185,8 @@ def migrate(address: Address, connected: Connected, queries: dict[str, str], ste
             if not ask_server(connection, queries).schema:
                 connection.execute(queries["make_schema"])
             connection.execute(queries["make_versions"])
+        elif version < len(steps):
+            connection.execute(queries["lock_tables"])
         for step in steps[version:]:
             connection.execute(step.script)
             connection.execute(queries["note_migration"], (step.number,))
@@ -175,7 +197,6 @@ def migrate(address: Address, connected: Connected, queries: dict[str, str], ste
         connection.execute(queries["rollback"])
         raise
     failpoints.hit("migrate.committed")
-    return True
 
 
 LAST_CHARACTER = "\U0010ffff"

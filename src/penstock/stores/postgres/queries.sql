@@ -105,6 +105,15 @@ insert into penstock.schema_versions (version) values ($1)
 -- One process at a time brings the schema up to date.
 select pg_advisory_xact_lock(7308, 1)
 
+-- lock_tables --
+-- All at once, before anything is changed: whoever still works crosses with a migration here, where a repeat costs nothing.
+do $$ begin
+    execute (
+        select 'lock table ' || string_agg(oid::regclass::text, ', ' order by oid) || ' in access exclusive mode'
+        from pg_class where relnamespace = 'penstock'::regnamespace and relkind = 'r'
+    );
+end $$
+
 -- lock_walk --
 -- One transaction at a time walks over rows of others.
 select pg_advisory_xact_lock(7308, 2)

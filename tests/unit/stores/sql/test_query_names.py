@@ -65,6 +65,7 @@ ONLY_POSTGRES = {
         "lock_datasets",
         "lock_keys",
         "lock_migrations",
+        "lock_tables",
         "lock_walk",
         "share_caps",
         "try_lock_accounts",
