@@ -10,6 +10,7 @@ PenstockError
 │   │   ├── NotJson                  a text is not JSON at all (carries line and column)
 │   │   └── StrictJsonError          a value is not strict JSON (carries the path)
 │   ├── UnknownTask                  no such task in this app
+│   ├── UnknownJob                   no job of this key
 │   ├── UnknownPreflight             no such preflight has a value for this job
 │   ├── SchedulingMetadataError      how a task shares with others is not said well
 │   ├── StoreMissing                 there is no store yet, and looking makes none
@@ -44,6 +45,11 @@ PenstockError
 ├── DatasetDamaged                   the world's: a committed slice's file is gone or has changed
 ├── BuildLost                        the world's: another build has taken the locks of this one
 ├── LeaseLost                        the world's: this job is no longer ours
+├── NoResult                         a job has no result (carries key, state and reason)
+│   ├── JobNotEnded                  nobody's: it has not ended yet
+│   ├── JobFailed                    yours: it ended in `error`
+│   ├── JobSkipped                   yours: by its task, or because of a job that it needs
+│   └── JobCancelled                 yours: an operator cancelled it
 ├── PreflightFailed                  yours or the world's: a check before the work did not pass
 ├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
 ├── WorkerFailed                     the world's: a worker process cannot be started
@@ -106,6 +112,13 @@ class StrictJsonError(PayloadError):
 
 class UnknownTask(UsageError):
     """No task of this name is registered in the app."""
+
+
+class UnknownJob(UsageError, KeyError):
+    """No job of this key is in the store: it was never enqueued, or it was purged."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 class UnknownPreflight(UsageError, KeyError):
@@ -342,6 +355,33 @@ class BuildLost(PenstockError):
 
 class LeaseLost(PenstockError):
     """This worker no longer holds the job; what it did was discarded."""
+
+
+class NoResult(PenstockError):
+    """A job has no result; `state` says what has become of it."""
+
+    def __init__(self, message: str, key: str, state: str, reason: str, attempts: int = 0) -> None:
+        super().__init__(message)
+        self.key = key
+        self.state = state
+        self.reason = reason  # why it has failed or was skipped; "" otherwise
+        self.attempts = attempts  # that were its own fault
+
+
+class JobNotEnded(NoResult):
+    """The job has not ended yet, within the time that was given."""
+
+
+class JobFailed(NoResult):
+    """The job ended in `error`."""
+
+
+class JobSkipped(NoResult):
+    """The job was skipped: by its task, or because a job that it needs did not succeed."""
+
+
+class JobCancelled(NoResult):
+    """The job was cancelled by an operator."""
 
 
 class PreflightFailed(PenstockError):

@@ -350,9 +350,7 @@ class MemoryStore(AppOperations):
         return None if row is None else circumstances_of(self._tables, row, self._now())
 
     @operation
-    def results(
-        self, task: str, after: EndMark, limit: int, app: str | None = None
-    ) -> ResultPage:
+    def results(self, task: str, after: EndMark, limit: int, app: str | None = None) -> ResultPage:
         own = self._tables.own if app is None else app
         rows: list[ResultRow] = []
         size = 0

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
@@ -22,6 +23,7 @@ from penstock.definitions.partitions import Partitions
 from penstock.definitions.preflight import Preflight, PreflightDecorator, PreflightOptions
 from penstock.definitions.provider import ModelOptions, Provider, ProviderOptions, Uses, models_of
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest, to_new_job
+from penstock.definitions.result import JobView, view_of
 from penstock.definitions.schedule import Schedule, ScheduleDecorator, ScheduleOptions
 from penstock.definitions.task import (
     CONFIGURED,
@@ -35,7 +37,7 @@ from penstock.definitions.task import (
 )
 from penstock.errors import UsageError
 from penstock.model.dataset import Calendar, Need
-from penstock.model.job import Edge, NewJob
+from penstock.model.job import Edge, Job, NewJob
 from penstock.model.request import ReplyClassifier
 from penstock.model.schedule import Timing
 from penstock.model.task import MetadataSource
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
     from penstock.app.build import BuildOptions
     from penstock.app.queue import Queue
+    from penstock.app.results import Results
     from penstock.app.run import Runner
     from penstock.config.load import LoadedSettings
     from penstock.config.settings import Settings
@@ -199,6 +202,7 @@ class Penstock:
         timeout: Duration | None = CONFIGURED,
         executor: Literal["process"] | None = None,
         metadata: MetadataSource | None = None,
+        key: str | None = None,
     ) -> TaskDecorator:
         """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
 
@@ -214,6 +218,8 @@ class Penstock:
             executor: "process" runs either kind in another process, which can be killed: for work
                 that holds the GIL, may crash, or does not stop. Only its JSON crosses.
             metadata: how its jobs share with others: the weight of their group.
+            key: how a job is called that is enqueued without a key: a text with arguments in it,
+                such as "doi:{doi}"; the task's name and a hash of the arguments otherwise.
         """
         if function is not None:
             raise UsageError("Write @app.task() with parentheses.")
@@ -227,12 +233,13 @@ class Penstock:
             executor=executor,
             metadata=metadata,
             uses=uses,
+            key=key,
         )
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
             check_attempts(f"Task {function.__name__!r}", max_attempts)
             own_name = name or function.__name__
-            task: Task[..., Any] = Task(own_name, function, options)
+            task: Task[..., Any] = Task(own_name, function, options, reader=self)
             self.registry.add_task(task)
             return task
 
@@ -607,6 +614,44 @@ class Penstock:
         if isinstance(requests, JobRequest):
             raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
         return self._queue.enqueue_many(_new_job(request) for request in requests)
+
+    def job(self, key: str) -> JobView:
+        """Any job of this app as it is now; UnknownJob if there is none of this key."""
+        return view_of(self._results.job(key))
+
+    async def job_async(self, key: str) -> JobView:
+        """The same on an event loop."""
+        return view_of(await (await self._results_async()).job_async(key))
+
+    def ended_job(self, key: str, timeout: Duration | None) -> Job:
+        """The row of a job once it has ended, or as it is when time is up: what tasks read."""
+        return self._results.ended_job(key, timeout)
+
+    async def ended_job_async(self, key: str, timeout: Duration | None) -> Job:
+        """The same on an event loop."""
+        return await (await self._results_async()).ended_job_async(key, timeout)
+
+    def results_of(self, task: str, since: datetime | None) -> Iterator[tuple[str, str | None]]:
+        """Key and JSON text of all results of a task, by end: what tasks read."""
+        return self._results.results_of(task, since)
+
+    async def results_of_async(
+        self, task: str, since: datetime | None
+    ) -> AsyncIterator[tuple[str, str | None]]:
+        """The same on an event loop."""
+        async for one in (await self._results_async()).results_of_async(task, since):
+            yield one
+
+    @property
+    def _results(self) -> Results:
+        from penstock.app.results import Results
+
+        return Results(self._queue)
+
+    async def _results_async(self) -> Results:
+        from penstock.app.results import Results
+
+        return Results(await self._queue_async())
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
         """Multiply preflights and schedules by partitions: what a daemon checks and arms.

@@ -243,7 +243,7 @@ def served_tasks(
 ) -> dict[str, ServedTask]:
     """Each task with its limits and the kind of its jobs."""
     kinds = kinds_of(tasks, parts, preflights, checked)
-    plain = PlainKind(checked, _rechecked(checked, parts))
+    plain = PlainKind(checked, _rechecked(checked, parts), parts.store.upstream)
     return {
         name: ServedTask(task, _task_limits(task, settings), kinds.get(type(task), plain))
         for name, task in tasks.items()

@@ -76,6 +76,10 @@ COMMANDS: CommandTable = {
         "penstock.cli.commands.report:report",
         "Show what a run has done: jobs by end, rate, requests, refusals, and what was paid.",
     ),
+    "results": (
+        "penstock.cli.commands.results:results",
+        "Export what the jobs of a task returned, as JSON lines, CSV or Parquet.",
+    ),
     "doctor": (
         "penstock.cli.commands.doctor:doctor",
         "Check the machine, the settings, the app and the store; say how to fix what is wrong.",

@@ -4,20 +4,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import msgspec
 
 from penstock.clock import Duration, to_datetime
 from penstock.definitions.provider import Admission, Provider
 from penstock.definitions.request import Enqueued, JobRequest, to_new_job
+from penstock.definitions.result import Returning
 from penstock.errors import BadAnswer, StrictJsonError, UnknownPreflight, UsageError
 from penstock.model import strict_json
-from penstock.model.job import BATCH_JOBS_MAX, Edge, JobKind, NewJob, kind_of_name
+from penstock.model.job import BATCH_JOBS_MAX, Edge, JobKind, JobState, NewJob, kind_of_name
 from penstock.model.journal import call_of
 from penstock.model.schedule import CURSOR_BYTES_MAX
+from penstock.model.views import UpstreamRow
+
+R = TypeVar("R")
 
 _NOTHING: Mapping[str, str] = {}
 _UNREAD: Any = object()
@@ -77,19 +81,34 @@ class PreflightValues(Mapping[str, Any]):
         return len(self._texts)
 
 
+class UpstreamAnswer(Protocol):
+    """What a job was enqueued after, as a store answers: for a thread and for a loop."""
+
+    def result(self) -> list[UpstreamRow]: ...
+
+    def __await__(self) -> Generator[object, None, list[UpstreamRow]]: ...
+
+
 class Context:
     """Given to every task as its first argument; belongs to one attempt."""
 
-    __slots__ = ("_cancelled", "_enqueued", "_log", "_preflight", "_progress", "job")
+    __slots__ = ("_cancelled", "_enqueued", "_log", "_preflight", "_progress", "_upstream", "job")
 
-    def __init__(self, job: JobInfo, preflight: Mapping[str, str] = _NOTHING) -> None:
+    def __init__(
+        self,
+        job: JobInfo,
+        preflight: Mapping[str, str] = _NOTHING,
+        upstream: Callable[[], UpstreamAnswer] | None = None,
+    ) -> None:
         """A context.
 
         Args:
             job: what the attempt is about.
             preflight: the values that preflights have for it, by name, as strict JSON text.
+            upstream: reads what the job was enqueued after; None: it is no job of a task.
         """
         self.job = job
+        self._upstream = upstream
         self._preflight: Mapping[str, str] | PreflightValues = preflight
         self._enqueued: list[NewJob] | None = None
         self._log: _JobLog | None = None
@@ -118,6 +137,39 @@ class Context:
         if not isinstance(self._preflight, PreflightValues):
             self._preflight = PreflightValues(self._preflight)
         return self._preflight
+
+    @overload
+    def upstream(self) -> dict[str, Any]: ...
+
+    @overload
+    def upstream(self, task: Returning[R]) -> list[R]: ...
+
+    def upstream(self, task: Returning[R] | None = None) -> dict[str, Any] | list[R]:
+        """What the jobs returned that this one was enqueued after, in the order of `after`.
+
+        Of a task a list of its results, as the type that it returns; without one all of them as
+        JSON values, by key. A job that has not succeeded, or was purged, has none. It reads the
+        store; on a loop `await ctx.upstream_async(...)` lets others go on meanwhile.
+        """
+        return _of_task(self._upstream_rows().result(), task)
+
+    @overload
+    async def upstream_async(self) -> dict[str, Any]: ...
+
+    @overload
+    async def upstream_async(self, task: Returning[R]) -> list[R]: ...
+
+    async def upstream_async(self, task: Returning[R] | None = None) -> dict[str, Any] | list[R]:
+        """The same on an event loop."""
+        return _of_task(await self._upstream_rows(), task)
+
+    def _upstream_rows(self) -> UpstreamAnswer:
+        if self._upstream is None:
+            raise UsageError(
+                f"{self.job.key!r} has no upstream: only the jobs of a task are enqueued after "
+                "others."
+            )
+        return self._upstream()
 
     def progress(self, done: float, total: float | None = None) -> None:
         """Say how far the work is; `penstock why` and `queue show` tell it while it runs."""
@@ -204,6 +256,14 @@ class Context:
             )
         self._enqueued.append(job)
         return job.key
+
+
+def _of_task(rows: Iterable[UpstreamRow], task: Returning[R] | None) -> dict[str, Any] | list[R]:
+    """The results among what a job was enqueued after."""
+    done = [row for row in rows if row.state is JobState.DONE]
+    if task is not None:
+        return [task.read_result(row.key, row.result) for row in done if row.task == task.name]
+    return {row.key: msgspec.json.decode(row.result or "null") for row in done}
 
 
 class TickContext(Context):

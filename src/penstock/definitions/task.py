@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import string
 import typing
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -16,6 +18,7 @@ from penstock.clock import Duration, to_seconds
 from penstock.definitions.context import Context, TickContext
 from penstock.definitions.provider import Uses, endpoints_of
 from penstock.definitions.request import JobRequest
+from penstock.definitions.result import ResultCodec, ResultReader, check_done
 from penstock.errors import (
     PayloadError,
     ProviderNotAvailableHere,
@@ -24,7 +27,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.model import strict_json
-from penstock.model.job import PAYLOAD_BYTES_MAX
+from penstock.model.job import PAYLOAD_BYTES_MAX, Job
 from penstock.model.names import check_name
 from penstock.model.task import MetadataSource, SchedulingDefinition, metadata_of
 
@@ -239,6 +242,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     executor: str | None = None  # PROCESS, or None: the loop or a thread, as the function is made
     metadata: MetadataSource | None = None  # how it shares with others
     uses: Uses | tuple[Uses, ...] | list[Uses] = ()  # the providers that it calls
+    key: str | None = None  # how a job without one is called, such as "doi:{doi}"
 
 
 def limit_seconds(timeout: Duration | None) -> float | None:
@@ -330,6 +334,43 @@ class _Limit:
         return f"{self.dimension}:{value}"
 
 
+class _KeyTemplate:
+    """The key of a job from its arguments, such as `doi:{doi}`."""
+
+    def __init__(self, task: str, template: str, known: tuple[str, ...]) -> None:
+        self._task, self._template = task, template
+        self.names = _fields_of(task, template, known)
+
+    def key(self, values: list[Any]) -> str:
+        try:
+            return self._template.format(**dict(zip(self.names, values, strict=True)))
+        except Exception as error:
+            raise PayloadError(
+                f"The key {self._template!r} of task {self._task!r} cannot be made: "
+                f"{type(error).__name__}: {str(error).rstrip('.')}."
+            ) from error
+
+
+def _fields_of(task: str, template: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments that a template of keys names."""
+    what = f"Task {task!r}: key={template!r:.200}"
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(template)]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} is a text such as 'doi:{{doi}}': {error}.") from None
+    names = [re.split(r"[.\[]", field)[0] for field in fields if field is not None]
+    if not names:
+        raise UsageError(
+            f"{what} names no argument, so all its jobs would have one key; write such as "
+            f"'doi:{{doi}}'."
+        )
+    for name in names:
+        if name not in known:
+            takes = ", ".join(map(repr, known)) or "none"
+            raise UsageError(f"{what} names {name!r}, which is no argument; there are: {takes}.")
+    return tuple(dict.fromkeys(names))
+
+
 def _check_metadata(task: str, source: MetadataSource) -> None:
     """Refuse at definition time what could not be scheduled later."""
     try:
@@ -350,7 +391,9 @@ class Task(Generic[P, R]):
         function: Callable[..., Any],
         options: TaskOptions,
         context: type[Context] = Context,
+        reader: ResultReader | None = None,
     ) -> None:
+        """Check a declaration; `reader` is where results of its jobs are read."""
         check_name("task name", name)
         self.name = name
         self.function = function
@@ -373,6 +416,10 @@ class Task(Generic[P, R]):
             sorted(limit.key([]) for limit in self._limits if limit.is_constant)
         )
         self._varying = [limit for limit in self._limits if not limit.is_constant]
+        template = options.key
+        self._key = None if template is None else _KeyTemplate(name, template, self.codec.names)
+        self._reader = reader
+        self._results: ResultCodec[R] | None = None
         self.dimensions = frozenset(limit.dimension for limit in self._limits)
         if options.group is not None:
             check_name("group", options.group)
@@ -427,13 +474,72 @@ class Task(Generic[P, R]):
                 limit.key(self.codec.select(arguments, limit.names)) for limit in self._varying
             ]
             keys = tuple(sorted({*keys, *varying}))
+        made = self._key
+        key = None if made is None else made.key(self.codec.select(arguments, made.names))
         return JobRequest(
             task=self.name,
             payload=payload,
             limit_keys=keys,
+            key=key,
             group=self.options.group,
             priority=self.options.priority,
         )
+
+    def result(self, key: str, timeout: Duration | None = None) -> R:
+        """What the job of a key returned, as the type that this task is annotated with.
+
+        Args:
+            key: of the job.
+            timeout: how long to wait for its end; None: not at all.
+
+        Raises:
+            JobNotEnded: it has not ended yet.
+            JobFailed, JobSkipped, JobCancelled: it ended otherwise; `reason` says why.
+            UnknownJob: it was never enqueued, or it was purged.
+        """
+        return self._result(self._source.ended_job(key, timeout))
+
+    async def result_async(self, key: str, timeout: Duration | None = None) -> R:
+        """The same on an event loop."""
+        return self._result(await self._source.ended_job_async(key, timeout))
+
+    def results(self, since: datetime | None = None) -> Iterator[tuple[str, R]]:
+        """Key and result of every done job of this task, in the order of their ends.
+
+        They are streamed from the store, however many there are.
+
+        Args:
+            since: only jobs that ended at this moment or later.
+        """
+        for key, text in self._source.results_of(self.name, since):
+            yield key, self.read_result(key, text)
+
+    async def results_async(self, since: datetime | None = None) -> AsyncIterator[tuple[str, R]]:
+        """The same on an event loop."""
+        async for key, text in self._source.results_of_async(self.name, since):
+            yield key, self.read_result(key, text)
+
+    def read_result(self, key: str, text: str | None) -> R:
+        """What a job of this key returned, from the JSON text that is kept of it."""
+        if self._results is None:
+            what = f"Task {self.name!r}"
+            kind = hints_of(what, self.function).get("return", Any)
+            self._results = ResultCodec(self.name, kind, rebuild_model)
+        return self._results.decode(key, text)
+
+    def _result(self, job: Job) -> R:
+        if job.task != self.name:
+            raise UsageError(
+                f"Job {job.key!r} is one of task {job.task!r}, not of {self.name!r}; ask that one."
+            )
+        check_done(job)
+        return self.read_result(job.key, job.result)
+
+    @property
+    def _source(self) -> ResultReader:
+        if self._reader is None:
+            raise UsageError(f"Task {self.name!r} keeps no results; tasks of @app.task() do.")
+        return self._reader
 
 
 class TaskDecorator(Protocol):

@@ -33,6 +33,11 @@ class JobState(StrEnum):
     ERROR = "error"  # has failed for good; `penstock queue retry-failed` puts it back
     CANCELLED = "cancelled"  # was cancelled by an operator
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is an end; `queue retry` and `rerun` begin anew."""
+        return self in TERMINAL
+
 
 TERMINAL = frozenset({JobState.DONE, JobState.SKIPPED, JobState.ERROR, JobState.CANCELLED})
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import UsageError
 
@@ -34,8 +35,8 @@ def arrow() -> ModuleType:
         import pyarrow.parquet
     except ImportError as error:
         raise UsageError(
-            "Rows and tables of datasets need pyarrow, which is not installed. "
-            'Install it with: pip install "penstock[data]". Raw bytes work without it.'
+            "Parquet files need pyarrow, which is not installed; install it with `pip install "
+            "pyarrow`. Without it datasets keep raw bytes, and results are exported as CSV."
         ) from error
     return pyarrow  # type: ignore[no-any-return]
 
@@ -121,6 +122,27 @@ def encode_table(table: pa.Table) -> tuple[memoryview, int]:
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise TableError(_first_line(error)) from error
     return memoryview(stream.getvalue()), table.num_rows
+
+
+class ColumnType(StrEnum):
+    """What the values of a column of results are; each may be missing."""
+
+    TRUTH = "bool"
+    WHOLE = "int64"
+    NUMBER = "float64"
+    TEXT = "string"
+
+
+def write_rows(
+    file: IO[bytes], columns: Mapping[str, ColumnType], batches: Iterable[list[dict[str, Any]]]
+) -> None:
+    """Write a Parquet file a batch of rows at a time; every row has every column."""
+    pa = arrow()
+    kinds = {kind: pa.type_for_alias(kind.value) for kind in ColumnType}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        for rows in batches:
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
 def decode_table(data: bytes) -> pa.Table:

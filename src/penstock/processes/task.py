@@ -26,12 +26,14 @@ from penstock.config.find_app import find_app
 from penstock.definitions.context import Context
 from penstock.errors import InternalError, PayloadError, Skip
 from penstock.logs import set_up_logging
-from penstock.model.job import SLICE
+from penstock.model.job import SLICE, JobKind, kind_of_name
 from penstock.model.plan import SlicePayload
+from penstock.model.views import UpstreamRow
 from penstock.output_queue import settle_output
 from penstock.process_identity import process_state
 from penstock.redaction.secrets import storable_text
 from penstock.retry.classify import RemoteError
+from penstock.stores.store_future import Reply
 from penstock.terminal_text import queue_output
 from penstock.worker import task_protocol
 from penstock.worker.attempt import encode, message_of, plain_error
@@ -41,6 +43,7 @@ from penstock.worker.process_guard import be_guarded, programs
 HIGH_FD = 64  # our own descriptor is out of the way of bodies that close low ones
 
 log = logging.getLogger("penstock.worker")
+_decode_upstream = msgspec.json.Decoder(list[UpstreamRow]).decode
 
 
 def main() -> None:
@@ -119,7 +122,9 @@ def _load(order: task_protocol.TaskOrder) -> Penstock:
 
 def _run(app: Penstock, call: task_protocol.RunJob) -> task_protocol.FromTask:
     """Run one body, whatever it does."""
-    context = Context(call.job, call.preflight)
+    context = Context(
+        call.job, call.preflight, lambda: Reply.of(_decode_upstream(call.order or "[]"))
+    )
     try:
         encoded = encode(_body(app, call, context))
     except BaseException as error:
@@ -144,10 +149,10 @@ def _raised(error: BaseException) -> task_protocol.FromTask:
 
 
 def _body(app: Penstock, call: task_protocol.RunJob, context: Context) -> Any:  # noqa: ANN401 (user's)
-    if call.slices is not None:
+    if kind_of_name(call.job.task) is JobKind.SLICE:
         dataset = app.registry.find_dataset(call.job.task.removeprefix(SLICE))
         at = msgspec.json.decode(call.payload, type=SlicePayload).at
-        return run_remote(dataset, context, list(at), call.slices, run_on_new_loop)
+        return run_remote(dataset, context, list(at), call.order or "", run_on_new_loop)
     task = app.registry.find_task(call.job.task)
     args, kwargs = task.codec.call_arguments(call.payload)
     if not task.is_async:

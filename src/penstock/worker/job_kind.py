@@ -8,12 +8,17 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from penstock.definitions.context import Context, JobInfo
+from penstock.definitions.task import PROCESS
 from penstock.errors import EnqueueRefused, PenstockError, Skip
 from penstock.model.dataset import task_name
-from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
+from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, LeasedJob
 from penstock.model.lease import EnqueueJobs, JobEnd, JobFailure
+from penstock.model.views import UpstreamRow
 from penstock.retry.policy import RetryDecision, RetryPolicy
+from penstock.stores.store_future import Reply
 from penstock.worker.attempt import (
     Attempt,
     AttemptEnd,
@@ -44,23 +49,47 @@ class PlainKind:
     payload_is_final = True
 
     def __init__(
-        self, values: PreflightValues | None = None, reader: JobReader | None = None
+        self,
+        values: PreflightValues | None = None,
+        reader: JobReader | None = None,
+        upstream: Callable[[JobId], Reply[list[UpstreamRow]]] | None = None,
     ) -> None:
+        """Jobs of tasks.
+
+        Args:
+            values: what preflights have returned.
+            reader: prepares jobs before they enter the prefetch window.
+            upstream: reads what a job was enqueued after.
+        """
         self._values = values
         self.reader = reader
+        self._upstream = upstream
 
     def named(self, job: LeasedJob) -> str:
         return f"Job {job.key!r} of task {task_name(job.task)!r}"
 
     def context(self, job: LeasedJob, started_at: int) -> Context:
         values = _NO_VALUES if self._values is None else self._values.of_job(job.partition)
-        return Context(job_info(job), values)
+        return Context(job_info(job), values, partial(self._read_upstream, job))
 
     def before(self, attempt: Attempt) -> Coroutine[Any, Any, None] | None:
-        return None
+        if self._upstream is None or attempt.task.slot_kind != PROCESS:
+            return None  # it reads what it asks for
+        return self._bring_upstream(attempt.job)
+
+    async def _bring_upstream(self, job: LeasedJob) -> None:
+        """Read what goes to another process, which has no store."""
+        job.brought = await self._read_upstream(job)
+
+    def _read_upstream(self, job: LeasedJob) -> Reply[list[UpstreamRow]]:
+        if job.brought is not None or self._upstream is None:
+            return Reply.of(job.brought or [])
+        return self._upstream(job.id)
 
     def remote_order(self, context: Context) -> str | None:
-        return None
+        if self._upstream is None:
+            return None
+        return msgspec.json.encode(context._upstream_rows().result()).decode()
 
     def encoded(self, attempt: Attempt, value: Any, *, at_once: bool) -> Any:  # noqa: ANN401
         return encode(value, at_once=at_once)

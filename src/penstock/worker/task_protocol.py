@@ -37,7 +37,7 @@ class RunJob(msgspec.Struct, frozen=True, tag="run"):
     job: JobInfo
     payload: str
     preflight: Mapping[str, str] = {}  # what preflights have for it, as strict JSON text
-    slices: str | None = None  # of a job that builds slices: what it reads, and where it writes
+    order: str | None = None  # what its kind sends along, as JSON text: slices, or its upstream
     number: int = 0
 
 
