@@ -67,6 +67,17 @@ def forks(ctx: Context) -> int:
     return os.fork()
 
 @app.task()
+async def writes_everywhere(ctx: Context) -> int:
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if "socket" in os.readlink(f"/proc/self/fd/{fd}"):
+                os.write(fd, b"nonsense\\n")
+        except OSError:
+            pass
+    await asyncio.sleep(600)
+    return 1
+
+@app.task()
 async def leaves_a_child(ctx: Context) -> int:
     return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
 """
@@ -113,6 +124,19 @@ def test_a_task_that_breaks_its_worker_is_found_and_its_neighbours_are_done(
     assert found["bad"] in (JobState.ERROR, JobState.DONE)
     if culprit == "kills_late":
         assert (found["bad"], ended.returncode) == (JobState.ERROR, 1)
+
+
+def test_a_task_that_writes_to_its_supervisor_costs_its_worker_and_not_the_run(
+    folder: Path,
+) -> None:
+    enqueue(folder, "writes_everywhere.job(), key='bad'", "good.job(n=1), key='good'")
+
+    ended = drain(folder)
+
+    assert "our bug" not in ended.stderr
+    assert "written to a descriptor that is not its own" in ended.stderr
+    assert ended.returncode == 1
+    assert states_in(folder / "shop.db") == {"bad": JobState.ERROR, "good": JobState.DONE}
 
 
 def test_a_forked_child_that_comes_back_from_a_body_is_not_a_second_worker(folder: Path) -> None:

@@ -173,9 +173,22 @@ class WorkerHandle:
         except OSError:
             data = b""
         self.channel_ended = not data
-        for line in self.lines.feed(data):
-            self._take(protocol.decode_from_worker(line))
+        try:
+            for line in self.lines.feed(data):
+                self._take(protocol.decode_from_worker(line))
+        except msgspec.DecodeError:
+            self._kill_for_nonsense()
         return bool(data)
+
+    def _kill_for_nonsense(self) -> None:
+        """Something else writes to its channel: a death like any other, so what ran is suspect."""
+        if self.alive:
+            log.error(
+                "Worker %d is killed: a task in it has written to a descriptor that is not its "
+                "own, and so to the supervisor. What it ran is tried again alone.",
+                self.pid,
+            )
+            self.kill()
 
     def _take(self, message: protocol.FromWorker) -> None:
         match message:
