@@ -20,9 +20,9 @@ import typer
 from penstock.cli.target import AppOption, StoreOption, Target
 from penstock.errors import UnknownTask, UsageError
 from penstock.model.views import FIRST_END
-from penstock.observe.phrases import counted
 from penstock.operate.actions import unknown_task
 from penstock.outputs.parquet import ColumnType, write_rows
+from penstock.sentences import counted
 from penstock.stores.protocol import Store
 from penstock.terminal_text import escaped, escaped_lines, safe_json, warn, write
 
