@@ -33,6 +33,7 @@ POINTS = frozenset(
         "sweep.in_tx",
         "reap.in_tx",
         "settle.in_tx",
+        "retry.in_tx",
         "revive.in_tx",
         "intend.in_tx",
         "intend.committed",

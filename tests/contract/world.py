@@ -13,7 +13,6 @@ from penstock.model.job import (
     Edge,
     ErrorCategory,
     Job,
-    JobId,
     JobState,
     LeasedJob,
     NewJob,
@@ -305,13 +304,12 @@ class StoreWorld:
         """Retry to the end; how many jobs were put back, dependants included."""
         while (settled := self.store.settle().result()).more:
             continue
-        before = settled.dependants_total
-        after, failed = JobId(0), 0
+        before = settled.failed_total + settled.dependants_total
+        settled = self.store.retry_failed(task, max_attempts).result()
         for _ in range(CALLS_MAX):
-            step = self.store.retry_failed(task, max_attempts, after).result()
-            failed, after = failed + step.failed, step.last
-            if not step.more:
-                return failed + step.dependants_total - before
+            if not settled.more:
+                return settled.failed_total + settled.dependants_total - before
+            settled = self.store.settle().result()
         raise AssertionError("a retry that never ends")
 
     def purge(self, before: int) -> int:

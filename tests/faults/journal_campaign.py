@@ -246,7 +246,7 @@ class Campaign:
                 if job.state is JobState.ERROR
             )
             if crashed:
-                store.retry_failed(None, None, JobId(0)).result()
+                store.retry_failed(None, None).result()
             return crashed
         finally:
             store.close()

@@ -24,7 +24,6 @@ from penstock.model.job import (
     Edge,
     EdgeKind,
     ErrorCategory,
-    JobId,
     JobState,
     LeasedJob,
     NewJob,
@@ -283,7 +282,7 @@ class Client:
         if way == 0:
             self.store.settle().result()
         elif way == 1:
-            self.store.retry_failed(self.chance.choice([None, "x"]), None, JobId(0)).result()
+            self.store.retry_failed(self.chance.choice([None, "x"]), None).result()
         else:
             border = time.time_ns() // 1000 - 1_000_000
             self.store.purge(border, FIRST_END).result()

@@ -23,7 +23,6 @@ from penstock.model.job import (
     Edge,
     EdgeKind,
     ErrorCategory,
-    JobId,
     JobState,
     LeasedJob,
     NewJob,
@@ -272,12 +271,11 @@ def _ack_and_lease(world: World, store: Store) -> Any:
 
 
 def _retry(world: World, store: Store) -> None:
-    last = JobId(0)
+    settled = store.retry_failed("t", None).result()
     for _ in range(ROUNDS_MAX):
-        answer = store.retry_failed("t", None, last).result()
-        last = answer.last
-        if not answer.more:
+        if not settled.more:
             return
+        settled = store.settle().result()
     raise AssertionError("a retry does not come to an end")
 
 

@@ -16,7 +16,6 @@ from penstock.model.job import (
     Edge,
     EdgeKind,
     ErrorCategory,
-    JobId,
     JobState,
     LeasedJob,
     NewJob,
@@ -221,7 +220,7 @@ def test_an_escaped_nul_in_json_texts_is_only_text(store: Store) -> None:
         row = store.job(key).result()
         assert row is not None
         assert (row.payload, row.result) == (nul, nul)
-    assert store.retry_failed(None, None, JobId(0)).result().failed == 1
+    assert store.retry_failed(None, None).result().failed_total == 1
 
 
 @pytest.mark.parametrize("text", ["nul \x00", "lone \ud800"])

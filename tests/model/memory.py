@@ -34,7 +34,6 @@ from penstock.model.views import (
     Progress,
     ResultPage,
     ResultRow,
-    Retried,
     RetryCounts,
     Settled,
     Stats,
@@ -295,11 +294,11 @@ class MemoryStore(AppOperations):
 
     @operation
     def settle(self) -> Settled:
-        return Settled(more=False, dependants_total=self._tables.put_back)
+        return self._chores.settled()
 
     @operation
-    def retry_failed(self, task: str | None, max_attempts: int | None, after_id: JobId) -> Retried:
-        return self._chores.retry_failed(task, max_attempts, after_id, self._now())
+    def retry_failed(self, task: str | None, max_attempts: int | None) -> Settled:
+        return self._chores.retry_failed(task, max_attempts, self._now())
 
     @operation
     def would_retry(self, task: str | None, max_attempts: int | None) -> RetryCounts:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from penstock.model.job import JobId
-from penstock.model.views import FIRST_END, EndMark, Progress, Retried, RetryCounts
+from penstock.model.views import FIRST_END, EndMark, Progress, RetryCounts, Settled
 from penstock.stores.protocol import CHORE_SLICE
 from tests.model.memory_calls import Calls
 from tests.model.memory_edges import Dependants
@@ -28,18 +28,16 @@ class Chores:
         self._edges = edges
         self._ends = ends
 
-    def retry_failed(
-        self, task: str | None, max_attempts: int | None, after_id: JobId, now: int
-    ) -> Retried:
-        failed = self._tables.failed(task, max_attempts, after_id)
-        found = list(islice(failed, CHORE_SLICE + 1))
-        revived = [self._ends.retry(row, now) for row in found[:CHORE_SLICE]]
+    def retry_failed(self, task: str | None, max_attempts: int | None, now: int) -> Settled:
+        failed = list(self._tables.failed(task, max_attempts, JobId(0)))
+        revived = [self._ends.retry(row, now) for row in failed]
+        self._tables.retried += len(revived)
         self._tables.put_back += self._edges.put_back(revived, now)
-        return Retried(
-            len(revived),
-            self._tables.put_back,
-            more=len(found) > CHORE_SLICE,
-            last=revived[-1] if revived else after_id,
+        return self.settled()
+
+    def settled(self) -> Settled:
+        return Settled(
+            more=False, failed_total=self._tables.retried, dependants_total=self._tables.put_back
         )
 
     def would_retry(self, task: str | None, max_attempts: int | None) -> RetryCounts:

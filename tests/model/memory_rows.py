@@ -236,7 +236,8 @@ class Tables:
         self.all_cursors: dict[str, dict[str, str]] = {}  # by app
         self.units: dict[JobId, UnitRow] = {}
         self.datasets = DatasetTables()
-        self.put_back = 0  # dependants that retries have put back
+        self.retried = 0  # failed jobs that retries have put back
+        self.put_back = 0  # dependants of those
         self.version = 0  # rises when there may be something new to lease
         self._token_floor = 0  # every token handed out is greater
         self._last_id = 0

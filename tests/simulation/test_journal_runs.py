@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from penstock import BadAnswer, Context
-from penstock.model.job import ErrorCategory, JobId, JobState
+from penstock.model.job import ErrorCategory, JobState
 from penstock.model.journal import CallState
 from penstock.model.request import ReplyFacts
 from penstock.model.spending import Amount
@@ -417,7 +417,7 @@ def test_a_call_in_doubt_is_held_until_a_person_puts_its_job_back() -> None:
         assert [call.state for call in calls_of(t)] == [CallState.HELD]
         assert shop.provider.counts.calls == 1
 
-        t.store.retry_failed(None, None, JobId(0)).result()
+        t.store.retry_failed(None, None).result()
         t.drain()
         assert t.results["job"] == 10
         assert t.store.call_figures(None).result().resent == 1

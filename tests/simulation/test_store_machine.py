@@ -588,13 +588,7 @@ class StoreMachine(DatasetRules):
     @rule(task=st.sampled_from([None, "x"]), max_attempts=st.sampled_from([None, None, 0, 1]))
     def retry_failed(self, task: str | None, max_attempts: int | None) -> None:
         self.both(lambda store: store.would_retry(task, max_attempts))
-        ours, model = (
-            msgspec.structs.replace(
-                store.retry_failed(task, max_attempts, JobId(0)).result(), last=JobId(0)
-            )
-            for store in (self.store, self.model)
-        )
-        assert ours == model
+        self.both(lambda store: store.retry_failed(task, max_attempts))
 
     @precondition(lambda self: bool(self.model._tables.ended))
     @rule(age=st.sampled_from([0, 5_000_000, 30_000_000]))

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from penstock import failpoints
-from penstock.model.job import JobId
 from penstock.stores.sqlite.store import SqliteStore
 
 
@@ -26,15 +25,11 @@ def main() -> None:
 
     failpoints.arm(action)
     if deed == "retry":
-        last, more = JobId(0), True
-        while more:
-            step = store.retry_failed(None, None, last).result()
-            last, more = step.last, step.more
-    elif deed == "settle":
-        while store.settle().result().more:
-            continue
-    else:
+        store.retry_failed(None, None).result()
+    elif deed != "settle":
         raise SystemExit(f"There is no deed {deed!r}.")
+    while store.settle().result().more:
+        continue
     store.close()
 
 

@@ -141,11 +141,11 @@ class Yard:
         self.store.retire(worker).result()
 
     def retry(self) -> int:
-        failed, last, more = 0, JobId(0), True
-        while more:
-            step = self.store.retry_failed(None, None, last).result()
-            failed, last, more = failed + step.failed, step.last, step.more
-        return failed
+        before = self.store.settle().result().failed_total
+        settled = self.store.retry_failed(None, None).result()
+        while settled.more:
+            settled = self.store.settle().result()
+        return settled.failed_total - before
 
     def purge(self) -> int:
         count, mark, more = 0, FIRST_END, True

@@ -234,16 +234,8 @@ class Settled(msgspec.Struct, frozen=True):
     """How far dependants have been told of ends and retries."""
 
     more: bool
-    dependants_total: int  # put back by retries since the store was made
-
-
-class Retried(msgspec.Struct, frozen=True):
-    """What one slice of a retry did."""
-
-    failed: int  # jobs that this slice put back
-    dependants_total: int  # put back since the store was made, by whoever went on with it
-    more: bool
-    last: JobId  # where the next slice begins
+    failed_total: int  # put back by retries since the store was made, by whoever went on with it
+    dependants_total: int  # put back because of those
 
 
 class RetryCounts(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from typing import TypeVar
 from penstock.errors import UsageError
 from penstock.model.dataset import task_name
 from penstock.model.job import JobKind, JobState, kind_of_name
+from penstock.model.views import Settled
 from penstock.stores.protocol import Store
 from penstock.stores.retry import wait_for
 from penstock.stores.store_future import Reply
@@ -75,11 +76,11 @@ def answer(reply: Reply[T], store: Store) -> T:
     )
 
 
-def settle(store: Store) -> int:
-    """Settle all dependants of ended jobs; how many were put back by retries, ever."""
+def settle(store: Store) -> Settled:
+    """Settle all dependants of ended jobs, and retries; what was put back by those, ever."""
     while (settled := answer(store.settle(), store)).more:
         continue
-    return settled.dependants_total
+    return settled
 
 
 def audit(url: str, text: str, *values: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.model.job import JobId, JobState, kind_of_name
+from penstock.model.job import JobState, kind_of_name
 from penstock.operate.actions import answer, audit, settle, stored_tasks
 from penstock.sentences import counted
 from penstock.stores.protocol import Store
@@ -35,11 +35,10 @@ def retry_failed(store: Store, task: str | None, max_attempts: int | None) -> Re
         max_attempts: only jobs that failed at most this many times.
     """
     before = settle(store)
-    failed, last, more = 0, JobId(0), True
-    while more:
-        step = answer(store.retry_failed(task, max_attempts, last), store)
-        failed, last, more = failed + step.failed, step.last, step.more
-    skipped = settle(store) - before
+    answer(store.retry_failed(task, max_attempts), store)
+    after = settle(store)
+    failed = after.failed_total - before.failed_total
+    skipped = after.dependants_total - before.dependants_total
     if failed:
         audit(
             store.url,

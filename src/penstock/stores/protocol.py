@@ -57,7 +57,6 @@ from penstock.model.views import (
     Outlook,
     Progress,
     ResultPage,
-    Retried,
     RetryCounts,
     Settled,
     Stats,
@@ -482,21 +481,19 @@ class JobStore(Protocol):
         ...
 
     def settle(self) -> Reply[Settled]:
-        """Go on with what ended and retried jobs have still to tell, a slice.
+        """Go on with what retries have asked for and ended jobs have still to tell, a slice.
 
         Lease calls do the same; this is for whoever wants to see the end of it without a worker.
         """
         ...
 
-    def retry_failed(
-        self, task: str | None, max_attempts: int | None, after_id: JobId
-    ) -> Reply[Retried]:
-        """Put one slice of failed jobs back, and what was skipped because of them.
+    def retry_failed(self, task: str | None, max_attempts: int | None) -> Reply[Settled]:
+        """Put failed jobs back, and what was skipped because of them; begins with a slice.
 
-        Walks jobs in `error` (of no plan, of `task`, with at most `max_attempts` charged attempts)
-        with an id above `after_id`; answers what it did and where the next slice starts.
-        Dependants follow in slices of their own, here and in lease calls of anybody: repeat while
-        it says `more`.
+        Means jobs in `error` of no plan, of `task`, with at most `max_attempts` charged attempts.
+        Their dependants follow once all of them are back, so that one with a `finished` edge waits
+        for a second end. The wish is durable: if it says `more`, `settle` goes on with it, and so
+        do lease calls of anybody.
         """
         ...
 

@@ -21,7 +21,6 @@ from penstock.model.job import (
     AttemptError,
     Edge,
     ErrorCategory,
-    JobId,
     JobState,
     LeasedJob,
     NewJob,
@@ -259,7 +258,7 @@ class Run:
             self._step("revoke", [lambda: self.producer.revoke(refs[0], "an operator")])
 
     def retry_failed(self) -> None:
-        call = lambda: self.producer.retry_failed(None, None, JobId(0))  # noqa: E731
+        call = lambda: self.producer.retry_failed(None, None)  # noqa: E731
         self._step("retry failed", [call])
 
     def purge(self) -> None:

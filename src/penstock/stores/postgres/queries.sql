@@ -480,7 +480,7 @@ select
         )
     ),
     exists (select 1 from penstock.settling) or exists (select 1 from penstock.reviving)
-    or exists (select 1 from penstock.revivable),
+    or exists (select 1 from penstock.revivable) or exists (select 1 from penstock.meta where name = 'retries' and value <> '[]'),
     (select min(available_at) from penstock.hot where row_state = 1),
     (
         select count(*) from penstock.hot join penstock.lanes on lanes.id = hot.lane_id
@@ -1460,8 +1460,9 @@ delete from penstock.revivable
 where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
 -- is_reviving --
--- True while skipped dependants remain to be put back.
+-- True while failed jobs or skipped dependants remain to be put back.
 select exists (select 1 from penstock.reviving) or exists (select 1 from penstock.revivable)
+    or exists (select 1 from penstock.meta where name = 'retries' and value <> '[]')
 
 -- hold_parents --
 -- What these dependants wait for does not end before we do; $1 = [child, …].
@@ -2325,6 +2326,7 @@ select
     )
     or exists (select 1 from penstock.open_keys) or exists (select 1 from penstock.settling)
     or exists (select 1 from penstock.reviving) or exists (select 1 from penstock.revivable)
+    or exists (select 1 from penstock.meta where name = 'retries' and value <> '[]')
     or exists (select 1 from penstock.workers where ended_at is null and (boot_id <> $2 or expires_at <= $3))
 
 -- read_job --

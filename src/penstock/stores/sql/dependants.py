@@ -2,7 +2,9 @@
 """Tells dependants that a job has ended: they are released, skipped, or put back by a retry.
 
 An ended job with dependants stands in `settling` until all of them are told. Each transaction
-tells a bounded number; what is left is durable, and the next transaction of anybody goes on.
+tells a bounded number; what is left is durable, and the next transaction of anybody goes on. So is
+a retry: first all failed jobs that it means are put back, slice by slice, and then, in the order of
+the graph, what was skipped because of them.
 """
 
 from __future__ import annotations
@@ -11,16 +13,68 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import json
+
 from penstock import failpoints
 from penstock.model.job import EdgeKind, JobState
-from penstock.stores.protocol import SETTLE_SLICE
+from penstock.stores.protocol import CHORE_SLICE, SETTLE_SLICE
 from penstock.stores.sql.enqueue import upstream_error
 from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
 
 STEP_COST = 4  # what a step costs besides its rows, in rows
-TOTAL = "put_back"  # the fact that counts dependants put back, ever
+FAILED_TOTAL = "retried"  # the fact that counts failed jobs put back, ever
+DEPENDANTS_TOTAL = "put_back"  # and the one that counts their dependants
+RETRIES = "retries"  # what is asked for: [[task, most attempts, app, id that it has come to], …]
+
+
+def ask_for_retry(
+    tx: Transaction, task: str | None, max_attempts: int | None, app: int | None
+) -> None:
+    """Note that failed jobs are to be put back, behind what was asked for before."""
+    tx.run("write_meta", RETRIES, as_json([*_retries(tx), [task, max_attempts, app, 0]]))
+
+
+def _retries(tx: Transaction) -> list[list[Any]]:
+    asked: list[list[Any]] = json.decode(tx.first("read_meta", RETRIES) or "[]")
+    return asked
+
+
+def _requeue_failed(tx: Transaction, most: int) -> int:
+    """Put failed jobs back as is asked for; how many rows are left of `most`, 0 or less if not all.
+
+    No dependant may be put back before: it would not wait for the second end of one that follows.
+    """
+    asked = _retries(tx)
+    if not asked:
+        return most
+    while asked and most > 0:
+        task, max_attempts, app, after = asked[0]
+        size = min(most, CHORE_SLICE)
+        seen = tx.array("failed_jobs", after, task, max_attempts, size, app)
+        _requeue(tx, [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted])
+        failpoints.hit("retry.in_tx")
+        if len(seen) < size:
+            del asked[0]
+        else:
+            asked[0][-1] = seen[-1][0]
+        most -= len(seen) + STEP_COST
+    tx.run("write_meta", RETRIES, as_json(asked))
+    return 0 if asked else most
+
+
+def _requeue(tx: Transaction, failed: Sequence[tuple[int, int]]) -> None:
+    if not failed:
+        return
+    job_ids = [job_id for job_id, _ in failed]
+    tx.hold("hold_settling", as_json(job_ids))
+    tx.run("requeue_jobs", as_json(failed), tx.now)
+    for _, lane_id in failed:
+        tx.move(lane_id, JobState.ERROR, JobState.QUEUED)
+        tx.touch(lane_id)
+    revive_later(tx, job_ids)
+    _count(tx, FAILED_TOTAL, len(failed))
 
 
 def revive_later(tx: Transaction, job_ids: Iterable[int]) -> None:
@@ -46,14 +100,17 @@ def revive(tx: Transaction, most: int) -> bool:
         count += put_back
         most -= len(now) + STEP_COST
     if count:
-        tx.run("write_meta", TOTAL, str(total(tx) + count))
+        _count(tx, DEPENDANTS_TOTAL, count)
     return bool(tx.value("is_reviving"))
 
 
-def total(tx: Transaction) -> int:
-    """How many dependants were put back since the store was made."""
-    row = tx.row("read_meta", TOTAL)
-    return int(row[0]) if row else 0
+def total(tx: Transaction, fact: str) -> int:
+    """How many jobs were put back since the store was made: the failed ones, or dependants."""
+    return int(tx.first("read_meta", fact) or 0)
+
+
+def _count(tx: Transaction, fact: str, more: int) -> None:
+    tx.run("write_meta", fact, str(total(tx, fact) + more))
 
 
 def _collect(tx: Transaction, most: int) -> tuple[int, bool]:
@@ -119,15 +176,18 @@ def note_ended(tx: Transaction, job_ids: Sequence[int]) -> None:
 
 
 def settle(tx: Transaction) -> bool:
-    """Go on telling, then putting back, a bounded number of dependants; True if some are left.
+    """Go on telling, then putting back, a bounded number of jobs; True if some are left.
 
     Nobody is put back before all are told: a job that is skipped and has not told its own
-    dependants would be taken for one that did.
+    dependants would be taken for one that did, and a failed one would tell nobody.
     """
     left = _tell(tx, SETTLE_SLICE)
     if left <= 0:
         return bool(tx.value("is_settling")) or bool(tx.value("is_reviving"))
-    return bool(tx.value("is_reviving")) and tx.is_my_turn() and revive(tx, left)
+    if not (tx.value("is_reviving") and tx.is_my_turn()):
+        return False
+    left = _requeue_failed(tx, left)
+    return left <= 0 or revive(tx, left)
 
 
 def _tell(tx: Transaction, most: int) -> int:

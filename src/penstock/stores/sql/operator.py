@@ -6,11 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import KeyOfSeveralApps
-from penstock.model.job import AttemptError, ErrorCategory, JobId, JobKind, JobState
+from penstock.model.job import AttemptError, ErrorCategory, JobKind, JobState
 from penstock.model.lease import JobRef, Verdict
-from penstock.model.views import Retried, Settled
-from penstock.stores.protocol import CHORE_SLICE
-from penstock.stores.sql.dependants import note_ended, revive_later, settle, total
+from penstock.model.views import Settled
+from penstock.stores.sql.dependants import (
+    DEPENDANTS_TOTAL,
+    FAILED_TOTAL,
+    ask_for_retry,
+    note_ended,
+    settle,
+    total,
+)
 from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
@@ -68,32 +74,15 @@ def revoke(tx: Transaction, ref: JobRef, error: str) -> Verdict:
 
 
 def go_on(tx: Transaction) -> Settled:
-    """Tell and put back a slice of dependants."""
-    return Settled(settle(tx), total(tx))
+    """Go on with retries, and tell and put back a slice of dependants."""
+    tx.one_at_a_time()
+    more = settle(tx)
+    return Settled(more, total(tx, FAILED_TOTAL), total(tx, DEPENDANTS_TOTAL))
 
 
 def retry_failed(
-    tx: Transaction, task: str | None, max_attempts: int | None, after_id: JobId, app: int | None
-) -> Retried:
-    """Put one slice of failed jobs back; what was skipped because of them follows in slices."""
-    tx.one_at_a_time()
-    if settle(tx):  # whoever is not told yet that a job failed cannot be put back
-        return Retried(0, total(tx), more=True, last=after_id)
-    seen = tx.array("failed_jobs", after_id, task, max_attempts, CHORE_SLICE, app)
-    failed = [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted]
-    if failed:
-        tx.hold("hold_settling", as_json([job_id for job_id, _ in failed]))
-        tx.run("requeue_jobs", as_json(failed), tx.now)
-        for _, lane_id in failed:
-            tx.move(lane_id, JobState.ERROR, JobState.QUEUED)
-            tx.touch(lane_id)
-        revive_later(tx, [job_id for job_id, _ in failed])
-        left = settle(tx)
-    else:
-        left = False
-    return Retried(
-        len(failed),
-        total(tx),
-        more=left or len(seen) == CHORE_SLICE,
-        last=JobId(seen[-1][0]) if seen else after_id,
-    )
+    tx: Transaction, task: str | None, max_attempts: int | None, app: int | None
+) -> Settled:
+    """Ask for failed jobs to be put back, and begin with it."""
+    ask_for_retry(tx, task, max_attempts, app)
+    return go_on(tx)

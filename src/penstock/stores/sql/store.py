@@ -46,7 +46,6 @@ from penstock.model.views import (
     Outlook,
     Progress,
     ResultPage,
-    Retried,
     RetryCounts,
     Settled,
     Stats,
@@ -320,12 +319,8 @@ class SqlStore(ABC):
     def settle(self) -> Reply[Settled]:
         return self._submit(operator.go_on)
 
-    def retry_failed(
-        self, task: str | None, max_attempts: int | None, after_id: JobId
-    ) -> Reply[Retried]:
-        return self._submit(
-            lambda tx: operator.retry_failed(tx, task, max_attempts, after_id, self._own)
-        )
+    def retry_failed(self, task: str | None, max_attempts: int | None) -> Reply[Settled]:
+        return self._submit(lambda tx: operator.retry_failed(tx, task, max_attempts, self._own))
 
     def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
         return self._read(lambda: views.would_retry(self._reader, task, max_attempts, self._own))

@@ -262,7 +262,8 @@ from found join lanes on lanes.id = found.id
 -- app ?3, paused, open keys, parked lanes].
 select
     exists (select 1 from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2)),
-    exists (select 1 from settling) or exists (select 1 from reviving) or exists (select 1 from revivable),
+    exists (select 1 from settling) or exists (select 1 from reviving) or exists (select 1 from revivable)
+    or exists (select 1 from meta where name = 'retries' and value <> '[]'),
     (select min(available_at) from jobs where row_state = 1),
     (select count(*) from jobs where row_state = 3 and app = ?3),
     (select value from meta where name = 'paused') = '1',
@@ -1025,8 +1026,9 @@ select json_group_array(json_array(job_id, first_child)) from (
 delete from revivable where job_id in (select value from jsonb_each(?1))
 
 -- is_reviving --
--- True while skipped dependants remain to be put back.
+-- True while failed jobs or skipped dependants remain to be put back.
 select exists (select 1 from reviving) or exists (select 1 from revivable)
+    or exists (select 1 from meta where name = 'retries' and value <> '[]')
 
 -- reopen_edges --
 -- Edges of a dependant whose parents have not ended as they must.
@@ -1635,6 +1637,7 @@ select
     or exists (select 1 from jobs where row_state = 3 and app = ?4)
     or exists (select 1 from open_keys) or exists (select 1 from settling)
     or exists (select 1 from reviving) or exists (select 1 from revivable)
+    or exists (select 1 from meta where name = 'retries' and value <> '[]')
     or exists (select 1 from workers where ended_at is null and (boot_id <> ?2 or expires_at <= ?3))
 
 -- read_job --
