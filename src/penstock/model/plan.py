@@ -107,16 +107,16 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one job of a plan."""
+    """What became of one job of a plan that has built nothing: it failed, or was skipped.
+
+    Rows, bytes and files of one that has are in its result and in the manifests of its slices.
+    """
 
     job_id: str
     status: JobState
-    rows: int | None = None
-    bytes: int = 0
     started_at: int | None = None
     finished_at: int | None = None
     error: AttemptError | None = None
-    manifest: tuple[str, ...] = ()  # paths of what it wrote, below the root of outputs
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
