@@ -19,6 +19,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.model.job import Job, JobState
+from penstock.sentences import command
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -78,8 +79,8 @@ def check_done(job: Job) -> None:
     if job.state is JobState.CANCELLED:
         raise JobCancelled(f"{what} was cancelled.", job.key, job.state, "")
     raise JobNotEnded(
-        f"{what} has not ended: it is {job.state}. Wait for it with timeout=, or ask `penstock "
-        f"why` what it waits for.",
+        f"{what} has not ended: it is {job.state}. Wait for it with timeout=, or see what it waits "
+        f"for: {command('why', job.key)}",
         job.key,
         job.state,
         "",
