@@ -174,11 +174,18 @@ def build_worker(
     config = _config(options, settings, sources, providers, share)
     config = replace(config, unserved=unserved_tasks(tasks, policies, share))
     if plan is not None:
-        config = replace(config, plan=plan_mark(plan()))
-        if not config.place and not config.solo:  # one worker keeps it for all of its run
-            keeping = PlanKeeper(options.app, options.run_id, plan, parts)
-            parts.observers.subscribe((keeping,))
+        config = _keeping_plan(plan, config, options, parts)
     return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
+
+
+def _keeping_plan(
+    plan: Callable[[], DaemonPlan], config: WorkerConfig, options: RunOptions, parts: WorkerParts
+) -> WorkerConfig:
+    """The configuration of a worker that tells what it ticks; one worker of a run keeps it so."""
+    config = replace(config, plan=plan_mark(plan()))
+    if not config.place and not config.solo:
+        parts.observers.subscribe((PlanKeeper(options.app, options.run_id, plan, parts),))
+    return config
 
 
 def _config(
