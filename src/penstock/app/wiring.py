@@ -173,15 +173,19 @@ def build_worker(
         parts = replace(parts, begin=partial(checked.read, store, parts.retry))
     config = _config(options, settings, sources, providers, share)
     config = replace(config, unserved=unserved_tasks(tasks, policies, share))
-    if plan is not None:
-        config = _keeping_plan(plan, config, options, parts)
+    config = _keeping_plan(plan, config, options, parts)
     return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
 
 
 def _keeping_plan(
-    plan: Callable[[], DaemonPlan], config: WorkerConfig, options: RunOptions, parts: WorkerParts
+    plan: Callable[[], DaemonPlan] | None,
+    config: WorkerConfig,
+    options: RunOptions,
+    parts: WorkerParts,
 ) -> WorkerConfig:
     """The configuration of a worker that tells what it ticks; one worker of a run keeps it so."""
+    if plan is None:
+        return config
     config = replace(config, plan=plan_mark(plan()))
     if not config.place and not config.solo:
         parts.observers.subscribe((PlanKeeper(options.app, options.run_id, plan, parts),))
