@@ -9,8 +9,10 @@ from math import log2
 
 from penstock.model.job import STEP, Edge, ErrorCategory, JobKind, JobState, LeasedJob, WorkerId
 from penstock.model.lease import Verdict
-from penstock.stores.protocol import EXPIRIES_BEFORE_SUSPECT, MAX_CRASHES_BY_EXPIRY
+from penstock.stores.protocol import EXPIRIES_BEFORE_SUSPECT
 from tests.contract.world import StoreWorld, ref
+
+MAX_CRASHES = 3  # of a lease request that says nothing else
 
 
 def _lose(store_world: StoreWorld, times: int) -> None:
@@ -250,7 +252,7 @@ def test_a_poison_job_that_takes_its_supervisor_along_is_alone_at_the_third_rest
 
     assert beside == [63, 63, 7, 0, 0, 0]  # at the third restart it is alone
     view = store_world.view(poison)
-    assert (view.state, view.crashes) == (JobState.ERROR, MAX_CRASHES_BY_EXPIRY)
+    assert (view.state, view.crashes) == (JobState.ERROR, MAX_CRASHES)
     assert store_world.store.stats().result().states[JobState.DONE] == count - 1
     others = sorted(n for key, n in runs.items() if key != poison)
     assert others == [3] * 56 + [4] * 7  # twice in the crowd, seven of them once more beside it
@@ -324,23 +326,35 @@ def test_a_solo_lease_that_expires_counts_as_a_crash(store_world: StoreWorld) ->
     assert (last.outcome, last.worker) == ("crashed", worker)
 
 
+def test_how_often_a_job_may_expire_alone_says_who_takes_it_back(store_world: StoreWorld) -> None:
+    _suspect(store_world)
+    states = []
+
+    for _ in range(MAX_CRASHES + 1):
+        _solo(store_world)
+        store_world.expire(max_crashes=MAX_CRASHES + 1)
+        states.append(store_world.view("a").state)
+
+    assert states == [JobState.QUEUED] * MAX_CRASHES + [JobState.ERROR]
+
+
 def test_a_job_that_expires_alone_too_often_ends_as_crashed(store_world: StoreWorld) -> None:
     _suspect(store_world)
 
-    for _ in range(MAX_CRASHES_BY_EXPIRY):
+    for _ in range(MAX_CRASHES):
         _solo(store_world)
         store_world.expire()
 
     view = store_world.view("a")
     assert (view.state, view.crashes, view.attempts) == (
         JobState.ERROR,
-        MAX_CRASHES_BY_EXPIRY,
+        MAX_CRASHES,
         0,
     )
     assert view.last_error is not None
     assert (view.last_error.category, view.last_error.kind) == (ErrorCategory.CRASHED, "crashed")
     assert view.last_error.message == (
-        f"the worker died {MAX_CRASHES_BY_EXPIRY} times while this job ran alone: its lease expired"
+        f"the worker died {MAX_CRASHES} times while this job ran alone: its lease expired"
     )
 
 

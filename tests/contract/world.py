@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
+import msgspec
+
 from penstock.model.job import (
     Attempt,
     AttemptError,
@@ -174,10 +176,13 @@ class StoreWorld:
                 return found
         raise AssertionError(f"{CALLS_MAX} lease calls, and the store still promises more")
 
-    def settle(self) -> None:
+    def settle(self, max_crashes: int = 3) -> None:
         """Let lease calls go on with what is left to do, without taking a job."""
         usher = self.new_worker(tasks=())
-        self.take_all(usher)
+        request = msgspec.structs.replace(self.request(usher), max_crashes=max_crashes)
+        for _ in range(CALLS_MAX):
+            if not self.store.lease(request).result().more:
+                break
         self.store.retire(usher).result()
 
     # Ends
@@ -290,10 +295,10 @@ class StoreWorld:
                 return total
         raise AssertionError("a dead worker that is never reaped")
 
-    def expire(self) -> None:
+    def expire(self, max_crashes: int = 3) -> None:
         """Let every worker's lease run out and be swept."""
         self.clock.advance(TTL_SECONDS)
-        self.settle()
+        self.settle(max_crashes)
 
     # Operators
 

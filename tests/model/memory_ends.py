@@ -31,7 +31,6 @@ from penstock.model.schedule import FAILED_TICKS_KEPT, tried_at
 from penstock.stores.protocol import (
     EXPIRIES_BEFORE_SUSPECT,
     LOSSES_BEFORE_SUSPECT,
-    MAX_CRASHES_BY_EXPIRY,
     SWEEP_SLICE,
     lease_voided,
 )
@@ -167,12 +166,12 @@ class Ends:
             self._close(row, JobState.CANCELLED, now, detached=row.worker is not None)
         self._edges.tell((row.id for row in rows), now)
 
-    def expire(self, worker: WorkerRow, now: int) -> None:
+    def expire(self, worker: WorkerRow, max_crashes: int, now: int) -> None:
         """Take back what an expired worker held: anything of it may have been running."""
         accused: list[JobRow] = []
         for row in worker.held():
             if row.solo and not row.cell:
-                self._crash(row, EXPIRED, MAX_CRASHES_BY_EXPIRY, now)
+                self._crash(row, EXPIRED, max_crashes, now)
                 continue
             self._record(row, "lost", now, _death("lost", EXPIRED))
             row.losses += not row.solo

@@ -208,6 +208,7 @@ def _config(
         lease_ttl_seconds=options.lease_ttl_seconds or runtime.lease_ttl_seconds,
         grace_seconds=runtime.grace_seconds,
         beat_seconds=runtime.beat_seconds,
+        max_crashes=settings.tasks.max_crashes,
         place=share.index,
         drain=options.drain or options.until is not None,
         until=options.until,

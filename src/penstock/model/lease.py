@@ -143,6 +143,7 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: bool = False  # only suspects, of one cell
     cell: int = 0  # of this one; 0: of the first that nobody runs
     weights: Mapping[str, int] = {}  # of tasks that weigh more than 1: groups share by weight
+    max_crashes: int = 3  # leases of a job lost alone by expiry before it ends in `error`
 
 
 class BlockedKey(msgspec.Struct, frozen=True):

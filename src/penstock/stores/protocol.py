@@ -339,7 +339,6 @@ LOSSES_BEFORE_SUSPECT = 3  # leases of one job lost with a worker in a row, unse
 EXPIRIES_BEFORE_SUSPECT = 2  # the same where nobody saw the death: its supervisor died as well
 CELLS_PER_LEASE = 64  # cells of suspects that one lease call looks at
 SUSPECTS_PER_LEASE = 1_024  # and how many suspects in all
-MAX_CRASHES_BY_EXPIRY = 3  # leases lost alone by expiry before a job ends in `error`
 GROUPS_PER_LEASE = 8  # groups visited by one lease call; each costs some pages of log
 LANES_PER_LEASE = 64  # lanes visited by one lease call, at least one per group
 LEASE_BYTES_MAX = 32 * 1024 * 1024  # of payloads, unless single jobs of many lanes are more

@@ -21,7 +21,6 @@ from penstock.model.views import Progress
 from penstock.stores.protocol import (
     EXPIRIES_BEFORE_SUSPECT,
     LOSSES_BEFORE_SUSPECT,
-    MAX_CRASHES_BY_EXPIRY,
     SWEEP_SLICE,
 )
 from penstock.stores.sql.ack import fail, free_keys, let_go
@@ -42,19 +41,25 @@ class _Fate:
 
     started: frozenset[JobRef] = field(default_factory=frozenset)
     cause: str = ""
-    max_crashes: int = MAX_CRASHES_BY_EXPIRY
+    max_crashes: int = 1  # of jobs that ran alone
     died: bool = False  # it did not end in good order
     expired: bool = False  # nobody saw the end: anything it held may have been running
     same_boot: bool = True  # False: the whole machine went down; that is no job's fault
 
 
-def sweep(tx: Transaction) -> bool:
+def sweep(tx: Transaction, max_crashes: int) -> bool:
     """Take back what expired workers held, a slice; True if some is left."""
     budget = SWEEP_SLICE
     expired = tx.rows("expired_workers", tx.boot.boot_id, tx.boot.at, SWEEP_WORKERS)
     for no, same_boot, run_id in expired:
         failpoints.hit("sweep.in_tx")
-        fate = _Fate(cause="its lease expired", died=True, expired=True, same_boot=bool(same_boot))
+        fate = _Fate(
+            cause="its lease expired",
+            max_crashes=max_crashes,
+            died=True,
+            expired=True,
+            same_boot=bool(same_boot),
+        )
         count = _take_back(tx, no, run_id, fate, budget)
         budget -= count
         if budget <= 0:
