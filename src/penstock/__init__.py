@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penstock runs API-bound Python work crash-safely, at exactly the speed its providers allow."""
+"""Penstock runs API-bound Python work crash-safely, close to the speed its providers allow."""
 
 from penstock.app.app import Penstock
 from penstock.definitions.context import Context, TickContext
