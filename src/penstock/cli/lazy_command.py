@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from penstock.cli.app_command import AppCommand
+
 #: By name: where a command is written (`module:attribute`), and the first line of its help.
 CommandTable = Mapping[str, tuple[str, str]]
 
@@ -35,7 +37,7 @@ class LazyCommand(TyperCommand):
         if isinstance(found, typer.Typer):
             around.add_typer(found, name=self.name)
         else:
-            around.command(self.name)(found)
+            around.command(self.name, cls=AppCommand)(found)
         return typer.main.get_group(around).commands[str(self.name)]
 
     def make_context(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 (passed on)

@@ -78,7 +78,7 @@ COMMANDS: CommandTable = {
     ),
     "results": (
         "penstock.cli.commands.results:results",
-        "Export what the jobs of a task returned, as JSON lines, CSV or Parquet.",
+        "Export what the done jobs of a task returned, in the order of their ends.",
     ),
     "doctor": (
         "penstock.cli.commands.doctor:doctor",

@@ -82,7 +82,11 @@ def _known(store: Store, run_id: str | None) -> str:
 
 AppOption = Annotated[
     str | None,
-    typer.Option("--app", metavar="APP", help="The app: a file, or module:attribute."),
+    typer.Option(
+        "--app",
+        metavar="APP",
+        help="The app: a file, or module:attribute; it may also be the first argument.",
+    ),
 ]
 StoreOption = Annotated[
     str | None,

@@ -35,9 +35,8 @@ def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
     if name is None:
         if not (folder / DEFAULT_FILE).exists():
             raise AppNotFound(
-                f"No app is named and there is no {DEFAULT_FILE} in {str(folder)!r}. Name one: "
-                f"a file, or module:attribute, with --app, PENSTOCK_APP or `app = ...` in "
-                f"penstock.toml."
+                f"No app is named, and {str(folder)!r} has no {DEFAULT_FILE}. Name a file or "
+                "module:attribute with --app, PENSTOCK_APP, or app = … in penstock.toml."
             )
         name = DEFAULT_FILE
     if name.endswith(".py"):

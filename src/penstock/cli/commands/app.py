@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.app_command import AppCommand
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.model.job import JobState
 from penstock.operate import apps
@@ -24,7 +25,7 @@ commands = typer.Typer(
 )
 
 
-@commands.command("list")
+@commands.command("list", cls=AppCommand)
 def list_apps(
     app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
@@ -60,7 +61,7 @@ def list_apps(
         say(line)
 
 
-@commands.command("rename")
+@commands.command("rename", cls=AppCommand)
 def rename(
     old: Annotated[str, typer.Argument(metavar="OLD", help="The app's name.", callback=only_utf8)],
     new: Annotated[
@@ -81,7 +82,7 @@ def rename(
     say(f"The app {escaped(old)!r} is called {escaped(new)!r} now.{count}")
 
 
-@commands.command("adopt")
+@commands.command("adopt", cls=AppCommand)
 def adopt(
     name: NameArgument,
     task: Annotated[

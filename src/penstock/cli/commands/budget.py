@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.app_command import AppCommand
 from penstock.cli.commands.providers import live_runs
 from penstock.cli.render.money import budget_document, budget_table
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
@@ -40,7 +41,7 @@ def _group() -> None:
     """Look at budgets, and let totals begin anew."""
 
 
-@commands.command("show")
+@commands.command("show", cls=AppCommand)
 def show(app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show every budget: what it allows, what was spent, is reserved, is in doubt, and is left.
 
@@ -64,7 +65,7 @@ def show(app: AppOption = None, store: StoreOption = None, as_json: JsonOption =
         say(line)
 
 
-@commands.command("reset")
+@commands.command("reset", cls=AppCommand)
 def reset(
     scope: Annotated[
         str | None,

@@ -81,7 +81,7 @@ def build(
     if dry_run:
         target = Target.named(app=app, store=store)
         return plan_and_print(target, spec, PlanFormat.JSON if as_json else PlanFormat.TABLE)
-    target = target_of(None, app, store, slots, threads, process_slots)
+    target = target_of(app, store, slots, threads, process_slots)
     run = spec_of(context, target, app, processes=processes, drain=False, build=spec)
     code, supervisor = supervise(run, target, Announcer(SystemClock()))
     report = _ended(supervisor, target)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import typer
 
+from penstock.cli.app_command import AppCommand
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import DEFAULT
@@ -23,7 +24,7 @@ def _group() -> None:
     """Look at the settings."""
 
 
-@commands.command("show")
+@commands.command("show", cls=AppCommand)
 def show(app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show every setting with its value and where it comes from."""
     settings = listed(Target.named(app=app, store=store))

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from penstock.app.app import Penstock
+from penstock.cli.app_command import AppCommand
 from penstock.cli.completion import complete_dataset
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
 from penstock.clock import SystemClock, to_micros
@@ -57,7 +58,7 @@ class RowFormat(StrEnum):
     JSON = "json"
 
 
-@commands.command("list")
+@commands.command("list", cls=AppCommand)
 def list_datasets(
     app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
@@ -75,7 +76,7 @@ def list_datasets(
             say(f"{name:<{width}}  {_committed(opened, name, views.get(name))}")
 
 
-@commands.command("show")
+@commands.command("show", cls=AppCommand)
 def show(
     name: NameArgument,
     start: FromOption = None,
@@ -110,7 +111,7 @@ def show(
             say("  … older ones with --limit, or --from and --to")
 
 
-@commands.command("read")
+@commands.command("read", cls=AppCommand)
 def read(
     name: NameArgument,
     start: FromOption = None,

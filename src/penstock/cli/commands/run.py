@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from penstock.cli.commands.run_supervised import (
-    AppArgument,
     ProcessesOption,
     ProcessSlotsOption,
     SlotsOption,
@@ -84,7 +83,6 @@ def _sum(checked: Checked) -> str:
 
 def run_daemon(
     context: typer.Context,
-    app_argument: AppArgument = None,
     drain: Annotated[
         bool, typer.Option("--drain", help="End when no job is left; schedules do not count.")
     ] = False,
@@ -116,11 +114,11 @@ def run_daemon(
         raise UsageError("--json belongs to --check; without it a daemon prints no document.")
     if check and drain:
         raise UsageError("--check runs no work, so there is nothing to --drain; leave one out.")
-    target = target_of(app_argument, app, store, slots, threads, process_slots)
+    target = target_of(app, store, slots, threads, process_slots)
     spec = spec_of(
         context,
         target,
-        app_argument or app,
+        app,
         processes=1 if check else processes,
         drain=drain,
         daemon=True,

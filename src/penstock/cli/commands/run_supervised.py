@@ -13,7 +13,7 @@ import typer
 from penstock.cli.lazy_command import Invocation
 from penstock.cli.live.display import make_display
 from penstock.cli.target import Target
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
 from penstock.supervisor.protocol import BuildSpec, Hello, RunSpec
@@ -23,9 +23,6 @@ from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
 from penstock.terminal_text import one_line, queue_output, warn, warn_of_traceback
 from penstock.worker.signals import ignore_late_signals
 
-AppArgument = Annotated[
-    str | None, typer.Argument(metavar="[APP]", help="The app: a file, or module:attribute.")
-]
 ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
 ]
@@ -44,7 +41,6 @@ FILES_MIN = 256  # a worker without slots: store, log, task processes, what libr
 
 
 def target_of(
-    app_argument: str | None,
     app: str | None,
     store: str | None,
     slots: int | None,
@@ -52,9 +48,7 @@ def target_of(
     process_slots: int | None,
 ) -> Target:
     """The app and store of a run; wrong settings are refused before a process is started."""
-    if app is not None and app_argument is not None:
-        raise UsageError(f"The app is named twice: {app_argument!r} and --app {app!r}.")
-    target = Target.named(app=app_argument or app, store=store, slots=slots, threads=threads)
+    target = Target.named(app=app, store=store, slots=slots, threads=threads)
     if process_slots is not None:
         target.flags["--process-slots"] = process_slots
     return target

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from penstock.cli.commands.run_supervised import (
-    AppArgument,
     ProcessesOption,
     ProcessSlotsOption,
     SlotsOption,
@@ -24,7 +23,6 @@ from penstock.supervisor.sd_notify import Announcer, SdNotify
 
 def run_queue(
     context: typer.Context,
-    app_argument: AppArgument = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left.")] = False,
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
@@ -45,12 +43,12 @@ def run_queue(
     store: StoreOption = None,
 ) -> int:
     """Work on the queue, until it is stopped or (--drain) empty."""
-    target = target_of(app_argument, app, store, slots, threads, process_slots)
+    target = target_of(app, store, slots, threads, process_slots)
     if limit:
         target.flags["--limit"] = limit
     if max_per_host is not None:
         target.flags["--max-per-host"] = max_per_host
-    spec = spec_of(context, target, app_argument or app, processes=processes, drain=drain)
+    spec = spec_of(context, target, app, processes=processes, drain=drain)
     notify = SdNotify.of_this_process()
     try:
         code, _ = supervise(spec, target, Announcer(SystemClock(), notify))

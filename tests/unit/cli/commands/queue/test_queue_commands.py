@@ -322,7 +322,7 @@ def test_without_store_and_app_it_says_what_to_name(
     ended = command("queue", "stats")
 
     assert ended.code == 2
-    assert "No app is named and there is no pipeline.py" in ended.sentence
+    assert "No app is named, and " in ended.sentence
 
 
 def test_show_tells_everything_about_a_job(command: Command, project: Path) -> None:
