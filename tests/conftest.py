@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from zlib import crc32
@@ -66,6 +67,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: crc32(bytes(item.path)))
+
+
+@pytest.fixture(autouse=True)
+def _no_flags_are_repeated() -> Iterator[None]:
+    """What one test has typed is not in the commands that the next one reads."""
+    yield
+    if "penstock.sentences" in sys.modules:
+        sys.modules["penstock.sentences"].repeat_flags({})
 
 
 @pytest.fixture(autouse=True)

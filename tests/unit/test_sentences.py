@@ -4,21 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from penstock.cli.target import Target
-from penstock.sentences import command, counted, repeat_flags
+from penstock.sentences import command, counted
 
 SOURCES = Path(__file__).parents[2] / "src" / "penstock"
-
-
-@pytest.fixture(autouse=True)
-def nothing_given() -> Iterator[None]:
-    yield
-    repeat_flags({})
 
 
 def test_a_suggested_command_repeats_the_flags_that_were_given() -> None:

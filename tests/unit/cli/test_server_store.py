@@ -83,8 +83,8 @@ def test_after_a_restore_by_the_server_nobody_from_before_owns_anything(
         (
             ["restore", "x.db", "--store", SERVER],
             "The store postgresql://[redacted]@h/db is restored by PostgreSQL's own tools, such as "
-            "pg_restore; then run 'penstock restore --after-pg-restore', which voids every "
-            "lease from before the restore.",
+            "pg_restore; then run 'penstock restore --after-pg-restore --store "
+            "'postgresql://[redacted]@h/db'', which voids every lease from before the restore.",
         ),
     ],
 )

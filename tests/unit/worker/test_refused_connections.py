@@ -74,13 +74,10 @@ def test_a_drain_that_waits_only_for_unreachable_hosts_says_so_and_how_to_end_it
 ) -> None:
     refusing = Refusing(1e9)
     repeat_flags({"--app": "my app.py"})
-    try:
-        with caplog.at_level("INFO", "penstock"), harness(refusing.app) as t:
-            t.enqueue(refusing.call.job(n=1), key="k")
-            with pytest.raises(UsageError):
-                t.drain(within=200)
-    finally:
-        repeat_flags({})
+    with caplog.at_level("INFO", "penstock"), harness(refusing.app) as t:
+        t.enqueue(refusing.call.job(n=1), key="k")
+        with pytest.raises(UsageError):
+            t.drain(within=200)
 
     (said,) = lines(caplog, "Waiting: hosts cannot be reached")
     assert "1 job waits for them ('k': ConnectionRefusedError: " in said

@@ -60,7 +60,7 @@ def test_the_plain_display_says_something_every_ten_seconds(
     ]
     out, err = capsys.readouterr()
     assert out == (
-        "0 done, 0 skipped, 0 error in 11 s (0.0/s); 2 left\n"
+        "0 done, 0 skipped, 0 error, 2 cancelled in 11 s (0.0/s); 2 left\n"
         "Next: penstock queue run --drain continues with the remaining jobs\n"
     )
     assert err == "a \\x1b worker's line\n"
