@@ -82,6 +82,51 @@ def test_groups_share_by_the_weight_of_their_task(slots: int) -> None:
     simulate(weighed_app(order, 1.0), main, seed=None, runtime={"async_slots": slots})
 
 
+def one_model_app(order: list[str], model: SchedulingMetadata | None) -> Penstock:
+    """Two tasks of one model, or of none, beside a third."""
+    app = Penstock("order")
+
+    @app.task(metadata=model)
+    async def ask(ctx: Context) -> None:
+        order.append("model")
+
+    @app.task(metadata=model)
+    async def embed(ctx: Context) -> None:
+        order.append("model")
+
+    @app.task()
+    async def other(ctx: Context) -> None:
+        order.append("other")
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("model", "turns", "groups"),
+    [
+        (SchedulingMetadata.local("model"), 60, {"local:model": 120, "other": 60}),
+        (None, 40, {"ask": 60, "embed": 60, "other": 60}),
+    ],
+)
+def test_tasks_of_one_identity_take_turns_as_one_group(
+    model: SchedulingMetadata | None, turns: int, groups: dict[str, int]
+) -> None:
+    order: list[str] = []
+
+    async def main(world: World) -> None:
+        for n in range(60):
+            for task in ("ask", "embed", "other"):
+                world.enqueue(task, f"{task}-{n}")
+        stats = world.store.stats().result()
+        assert {group: counts[JobState.QUEUED] for group, counts in stats.groups.items()} == groups
+
+        await world.drain()
+
+        assert abs(Counter(order[:120])["other"] - turns) <= 2
+
+    simulate(one_model_app(order, model), main, seed=None, runtime={"async_slots": 1})
+
+
 def test_the_weight_holds_among_jobs_that_are_leased_together() -> None:
     order: list[str] = []
 

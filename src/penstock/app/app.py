@@ -211,13 +211,13 @@ class Penstock:
             uses: the providers that it calls, or their names: its jobs start only while these can
                 serve them. `"NAME/MODEL"` says which model.
             limits: keyed concurrency limits; a value is a constant or a function of the arguments.
-            group: the unit of fairness; the task's name otherwise.
+            group: the unit of fairness; otherwise that of the metadata, or the task's name.
             priority: higher goes first, inside a group.
             max_attempts: how many of its own faults a job may have.
             timeout: of one attempt; None for no limit.
             executor: "process" runs either kind in another process, which can be killed: for work
                 that holds the GIL, may crash, or does not stop. Only its JSON crosses.
-            metadata: how its jobs share with others: the weight of their group.
+            metadata: how its jobs share with others: their group and its weight.
             key: how a job is called that is enqueued without a key: a text with arguments in it,
                 such as "doi:{doi}"; the task's name and a hash of the arguments otherwise.
         """
@@ -341,7 +341,7 @@ class Penstock:
             timeout: of one tick; None for no limit.
             max_attempts: how many of its own faults one occurrence may have; the run ends when they
                 are used up. Without, it is degraded and goes on.
-            metadata: how its ticks share with others.
+            metadata: how its ticks share with others; their group is their partition, if any.
         """
         timing = _timing(when, tz)
         options = TaskOptions(
@@ -496,12 +496,12 @@ class Penstock:
             name: what it is called; the function's name otherwise.
             uses: the providers that it calls, or their names.
             limits: keyed concurrency limits; their values are texts.
-            group: the unit of fairness; the dataset's name otherwise.
+            group: the unit of fairness; otherwise that of the metadata, or the dataset's name.
             priority: higher goes first, inside a group.
             max_attempts: how many of its own faults a job may have.
             timeout: of one attempt; None for no limit.
             executor: "process" runs it in another process, where its output is written, too.
-            metadata: how its jobs share with others.
+            metadata: how its jobs share with others: their group and its weight.
         """
         if function is not None:
             raise UsageError("Write @app.dataset(calendar=...) with parentheses.")

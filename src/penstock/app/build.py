@@ -88,7 +88,7 @@ def build_scope(app: str, datasets: Datasets, root: OutputRoot) -> BuildScope:
     placements = {
         name: Placement(
             task=slice_task(name, root.id),
-            group=dataset.task.options.group or name,
+            group=dataset.task.options.group or dataset.task.identity_group or name,
             priority=dataset.task.options.priority,
             limit_keys=dataset.task.scheduling.limit_keys,
         )

@@ -26,7 +26,8 @@ class JobRequest(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     payload: str  # strict JSON text of the arguments
     limit_keys: tuple[str, ...] = ()
     key: str | None = None
-    group: str | None = None
+    group: str | None = None  # as named; None: its partition, else the next, else its task
+    identity_group: str | None = None  # of its task's metadata
     priority: int = 0
     delay_seconds: float = 0.0
     after: tuple[Edge, ...] = ()
@@ -48,6 +49,7 @@ class JobRequest(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
             limit_keys=self.limit_keys,
             key=self.key if key is None else key,
             group=self.group if group is None else group,
+            identity_group=self.identity_group,
             priority=self.priority if priority is None else priority,
             delay_seconds=self.delay_seconds if delay is None else to_seconds(delay),
             after=self.after if after is None else _edges(after),
@@ -82,7 +84,7 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
     check_text("key", key)
     group = request.group
     if group is None:
-        group = request.partition or request.task
+        group = request.partition or request.identity_group or request.task
     if group is not request.task:
         check_name("group", group)
     if type(request.priority) is not int:  # a bool is one of Python's ints, and no server's

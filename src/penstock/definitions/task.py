@@ -22,14 +22,15 @@ from penstock.definitions.result import ResultCodec, ResultReader, check_done
 from penstock.errors import (
     PayloadError,
     ProviderNotAvailableHere,
+    SchedulingMetadataCode,
     SchedulingMetadataError,
     StrictJsonError,
     UsageError,
 )
 from penstock.model import strict_json
-from penstock.model.job import PAYLOAD_BYTES_MAX, Job
+from penstock.model.job import NAME_LENGTH_MAX, PAYLOAD_BYTES_MAX, Job
 from penstock.model.names import check_name
-from penstock.model.task import MetadataSource, SchedulingDefinition, metadata_of
+from penstock.model.task import MetadataSource, SchedulingDefinition, metadata_or_fallback
 
 _AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _ARGUMENT = re.compile(r"^\$\.?(?P<name>[^.\[]*(?:\[\d+\])*)\.?(?P<inner>.*)$", re.DOTALL)
@@ -371,15 +372,24 @@ def _fields_of(task: str, template: str, known: tuple[str, ...]) -> tuple[str, .
     return tuple(dict.fromkeys(names))
 
 
-def _check_metadata(task: str, source: MetadataSource) -> None:
-    """Refuse at definition time what could not be scheduled later."""
+def _identity_group(task: str, options: TaskOptions) -> str | None:
+    """The group of a task's metadata; what could not be scheduled is refused here and now."""
+    if options.metadata is None:
+        return None
     try:
-        metadata_of(source)
-    except SchedulingMetadataError as error:
-        if error.fallback is None:
+        metadata, _ = metadata_or_fallback(options.metadata)
+        key = metadata.group_key
+        if options.group is None and len(key) > NAME_LENGTH_MAX:
             raise SchedulingMetadataError(
-                error.code, f"Task {task!r}: {error.message}", diagnostics={task: error.message}
-            ) from error
+                SchedulingMetadataCode.BAD_IDENTITY,
+                "the identity of its metadata is the group of its jobs, which has at most "
+                f"{NAME_LENGTH_MAX} characters, not {len(key)}; shorten it.",
+            )
+    except SchedulingMetadataError as error:
+        raise SchedulingMetadataError(
+            error.code, f"Task {task!r}: {error.message}", diagnostics={task: error.message}
+        ) from error
+    return key
 
 
 class Task(Generic[P, R]):
@@ -423,8 +433,8 @@ class Task(Generic[P, R]):
         self.dimensions = frozenset(limit.dimension for limit in self._limits)
         if options.group is not None:
             check_name("group", options.group)
-        if options.metadata is not None:
-            _check_metadata(name, options.metadata)
+        #: The group of its jobs by its metadata, if no other was named.
+        self.identity_group = _identity_group(name, options)
         self.endpoints = endpoints_of(name, options.uses)
         if self.endpoints and self.slot_kind == PROCESS:
             raise ProviderNotAvailableHere(
@@ -482,6 +492,7 @@ class Task(Generic[P, R]):
             limit_keys=keys,
             key=key,
             group=self.options.group,
+            identity_group=self.identity_group,
             priority=self.options.priority,
         )
 

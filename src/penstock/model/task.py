@@ -107,9 +107,10 @@ _PARTS = {
 
 
 class SchedulingMetadata(msgspec.Struct, frozen=True):
-    """Which group a task belongs to, and the weight of that group among others.
+    """Which group the jobs of a task belong to, and the weight of that group among others.
 
-    Tasks with the same identity share as one group. Write `SchedulingMetadata.local("parse")`,
+    Tasks with the same identity share as one group, named by `group_key`. A group that is named
+    (`group=`), or a partition, goes before it. Write `SchedulingMetadata.local("parse")`,
     `.model("openai", "gpt-5", "chat", weight=32)` or `.custom_model("acme", "ranker", "2")`.
     """
 
@@ -195,6 +196,24 @@ def metadata_of(source: object) -> SchedulingMetadata:
             f"{name}.get_scheduling_metadata() gives a SchedulingMetadata, got {_shown(found)}.",
         )
     return found
+
+
+def metadata_or_fallback(
+    source: object,
+) -> tuple[SchedulingMetadata, SchedulingMetadataError | None]:
+    """The metadata of a source, or what its error gives instead, with that error."""
+    try:
+        return metadata_of(source), None
+    except SchedulingMetadataError as error:
+        if error.fallback is None:
+            raise
+        instead = error.fallback
+        fallback = SchedulingMetadata(
+            instead.kind,  # type: ignore[arg-type]  # it is checked there
+            instead.identity,
+            instead.weight,
+        )
+        return fallback, error
 
 
 def _shown(thing: object) -> str:

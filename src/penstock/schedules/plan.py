@@ -126,7 +126,7 @@ def _tick(
         key=unit.name,
         task=schedule.name,
         payload=payload.payload,
-        group=unit.partition or schedule.name,
+        group=unit.partition or schedule.identity_group or schedule.name,
         partition=unit.partition,
         limit_keys=payload.limit_keys,
         timing=schedule.timing.text,

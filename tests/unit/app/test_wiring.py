@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are limits refused that can only be a mistake?"""
+"""Are settings and definitions put together as they are meant, or refused as a mistake?"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, SchedulingMetadata
 from penstock.app import wiring
+from penstock.app.build import build_scope
+from penstock.calendars import Daily
 from penstock.config.load import load_settings
 from penstock.errors import ConfigError
+from penstock.outputs.root import OutputRoot
 
 
 def make_app(*dimensions: str) -> Penstock:
@@ -89,3 +94,21 @@ def test_a_typed_limit_that_limits_nothing_is_told(
 
     (record,) = caplog.records
     assert said in record.getMessage()
+
+
+def test_the_group_of_a_dataset_is_the_named_one_its_identity_or_its_name() -> None:
+    app, model = Penstock("a"), SchedulingMetadata.local("model")
+
+    def slices(name: str, **options: Any) -> None:
+        @app.dataset(calendar=Daily(), name=name, **options)
+        async def build(ctx: Context, at: datetime) -> list[Any]:
+            return []
+
+    slices("plain")
+    slices("shared", metadata=model)
+    slices("named", metadata=model, group="g")
+
+    scope = build_scope(app.name, app.datasets, OutputRoot("out", "1"))
+
+    groups = {name: place.group for name, place in scope.placements.items()}
+    assert groups == {"plain": "plain", "shared": "local:model", "named": "g"}

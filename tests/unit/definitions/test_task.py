@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import Context, Penstock, SchedulingMetadata, host_key
+from penstock.definitions.request import JobRequest, to_new_job
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import (
     PayloadError,
@@ -284,3 +286,40 @@ def test_metadata_with_a_fallback_is_accepted_when_the_task_is_defined() -> None
     error = SchedulingMetadataError(SchedulingMetadataCode.SOURCE_FAILED, "No model.", spare)
 
     assert make(metadata=Source(error)).options.metadata is not None
+
+
+def group_of(request: JobRequest[Any]) -> str:
+    return to_new_job(request).group
+
+
+def test_the_identity_of_a_task_is_the_group_of_its_jobs() -> None:
+    pages = SchedulingMetadata.local("pages", weight=3)
+
+    assert group_of(make().job(url="u")) == "visit"
+    assert group_of(make(metadata=pages).job(url="u")) == "local:pages"
+    assert group_of(make(metadata=Source(pages)).job_from_json('{"url":"u"}')) == "local:pages"
+    assert group_of(make(metadata=pages, group="g").job(url="u")) == "g"
+    request = make(metadata=pages).job(url="u").with_options(key="k", group="h")
+    assert group_of(request) == "h"
+    ticked = msgspec.structs.replace(make(metadata=pages).job(url="u"), partition="p")
+    assert group_of(ticked) == "p"
+
+
+def test_the_identity_of_a_fallback_is_the_group() -> None:
+    spare = SchedulingMetadata.local("spare")
+    error = SchedulingMetadataError(SchedulingMetadataCode.SOURCE_FAILED, "No model.", spare)
+
+    assert group_of(make(metadata=Source(error)).job(url="u")) == "local:spare"
+
+
+def test_an_identity_that_is_too_long_for_a_group_is_refused() -> None:
+    long = SchedulingMetadata.custom_model("n" * 100, "m" * 100, "v" * 100)
+
+    with pytest.raises(SchedulingMetadataError) as caught:
+        make(metadata=long)
+
+    assert str(caught.value) == (
+        "Task 'visit': the identity of its metadata is the group of its jobs, which has at most "
+        "256 characters, not 315; shorten it."
+    )
+    assert group_of(make(metadata=long, group="g").job(url="u")) == "g"

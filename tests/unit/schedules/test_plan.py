@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock, TickContext
+from penstock import Context, Penstock, SchedulingMetadata, TickContext
 from penstock.config.settings import Settings
 from penstock.errors import ConfigError, UsageError
 from penstock.planning.units import DaemonPlan
@@ -92,6 +92,22 @@ def test_a_unit_says_what_a_store_needs() -> None:
     assert poll.timing == "every 10 s"
     assert NOW <= poll.first_at < NOW + 20_000
     assert (sweep.group, sweep.partition, sweep.payload) == ("schedule:sweep", None, "{}")
+
+
+def test_a_unit_without_a_partition_stands_in_the_group_of_its_metadata() -> None:
+    app = Penstock("watch")
+    regions = app.partitions("region", ["eu"])
+    crawl = SchedulingMetadata.local("crawl")
+
+    @app.every(2, metadata=crawl)
+    async def sweep(ctx: TickContext) -> None: ...
+
+    @app.every(2, over=regions, metadata=crawl)
+    async def mirror(ctx: TickContext, region: str) -> None: ...
+
+    groups = {unit.task: unit.group for unit in plan(app).schedules}
+
+    assert groups == {"schedule:sweep": "local:crawl", "schedule:mirror": "eu"}
 
 
 def test_the_same_definitions_give_the_same_plan() -> None:

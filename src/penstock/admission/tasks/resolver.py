@@ -22,7 +22,7 @@ from penstock.model.task import (
     SchedulingDefinition,
     SchedulingMetadata,
     TaskGroupSpec,
-    metadata_of,
+    metadata_or_fallback,
 )
 from penstock.model.views import Diagnostic
 from penstock.sentences import counted
@@ -177,23 +177,14 @@ class _Metadata:
         return metadata
 
     def _declared(self, name: str, source: object) -> SchedulingMetadata:
-        try:
-            return metadata_of(source)
-        except SchedulingMetadataError as error:
-            if error.fallback is None:
-                raise
-            instead = error.fallback
-            fallback = SchedulingMetadata(
-                instead.kind,  # type: ignore[arg-type]  # it is checked there
-                instead.identity,
-                instead.weight,
-            )
+        metadata, error = metadata_or_fallback(source)
+        if error is not None:
             self._note(
                 SchedulingNote.FALLBACK,
                 name,
-                f"{name!r} is scheduled as {fallback.group_key!r} instead: {error.message}",
+                f"{name!r} is scheduled as {metadata.group_key!r} instead: {error.message}",
             )
-            return fallback
+        return metadata
 
     def _of_endpoints(self, name: str, endpoints: Iterable[Endpoint]) -> SchedulingMetadata:
         resources = sorted({endpoint.resource for endpoint in endpoints})
