@@ -9,6 +9,8 @@ a server with the server's.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,8 +21,19 @@ from penstock.errors import UsageError
 
 MICROSECONDS = 1_000_000  # per second; stored times are whole microseconds since 1970 UTC
 
-#: Durations are float seconds or timedelta, everywhere a user may write one.
-Duration = float | timedelta
+#: Durations are seconds, timedelta or a text ("5m", "1h30m"), everywhere a user may write one.
+Duration = float | timedelta | str
+
+DURATION_SECONDS_MAX = 100 * 365 * 86_400.0  # a century; more is a slip of the pen
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"
+_TEXT = re.compile(  # one part, or whole ones of falling units
+    rf"(?P<sign>-?)(?:(?P<number>{_NUMBER}) ?(?P<unit>[smhdw]?)|(?P<parts>"
+    r"(?:[0-9]{1,15}w)?(?:[0-9]{1,15}d)?(?:[0-9]{1,15}h)?(?:[0-9]{1,15}m)?(?:[0-9]{1,15}s)?))",
+    re.ASCII,
+)
+_PART = re.compile(r"([0-9]+)([smhdw])", re.ASCII)
 
 
 class Clock(Protocol):
@@ -88,17 +101,55 @@ def blocking_sleep(seconds: float) -> None:
 
 def to_seconds(duration: Duration) -> float:
     """Turn a user's duration into float seconds; UsageError if it is none."""
-    if isinstance(duration, timedelta):
-        return duration.total_seconds()
-    if isinstance(duration, bool) or not isinstance(duration, int | float):
+    seconds = _seconds(duration)
+    if seconds is None:
         raise UsageError(
-            f"A duration is a number of seconds or a timedelta, got {duration!r}; "
-            "write timedelta(hours=1), for example."
+            'A duration is a number of seconds, a timedelta, or a text such as "90s", "5m" or '
+            f'"1h30m", got {duration!r:.100}.'
         )
-    try:
-        return float(duration)
-    except OverflowError:  # an int beyond every float
-        raise UsageError("A duration is a number of seconds that fits into a float.") from None
+    return seconds
+
+
+def is_duration(text: str) -> bool:
+    """Whether a text is one."""
+    return _seconds(text) is not None
+
+
+def parse_duration(value: object) -> float:
+    """Turn a duration of a file or a command line into seconds; it is at most a century.
+
+    Raises:
+        ValueError: a sentence without its subject ("must be …"), for the field's name in front.
+    """
+    seconds = _seconds(value)
+    if seconds is None or not math.isfinite(seconds):
+        raise ValueError('must be a number of seconds or a text such as "90s", "10m", "1h", "30d"')
+    if abs(seconds) > DURATION_SECONDS_MAX:
+        raise ValueError("must be at most 36500d")
+    return seconds
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:  # an int beyond every float
+            return None
+    if isinstance(value, str) and (found := _TEXT.fullmatch(value.strip())):
+        return _seconds_of(found)
+    return None
+
+
+def _seconds_of(found: re.Match[str]) -> float | None:
+    sign = -1.0 if found["sign"] else 1.0
+    if found["number"] is not None:
+        return sign * float(found["number"]) * _UNITS[found["unit"]]
+    parts = _PART.findall(found["parts"])
+    return sign * sum(int(number) * _UNITS[unit] for number, unit in parts) if parts else None
 
 
 def to_micros(seconds: float) -> int:

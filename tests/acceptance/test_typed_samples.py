@@ -24,7 +24,7 @@ MISTAKES = {
     "fetch.job()": 'Missing positional argument "doi"',
     'fetch.job(isbn="x")': 'Unexpected keyword argument "isbn"',
     'app.enqueue("x")': 'Argument 1 to "enqueue"',
-    'app.enqueue(fetch.job(doi="x"), delay="soon")': 'Argument "delay"',
+    'app.enqueue(fetch.job(doi="x"), delay=[5])': 'Argument "delay"',
     "app.task(metadata=5)": 'Argument "metadata"',
     'SchedulingMetadata.local("parse", weight="2")': 'Argument "weight"',
     'SchedulingMetadata.model("openai", "gpt-5", "chat")': 'Missing positional argument "weight"',

@@ -75,6 +75,28 @@ def test_the_first_job_of_a_key_wins_in_the_store(store_world: StoreWorld) -> No
     assert store_world.view("a").payload == '"first"'
 
 
+def test_a_key_that_stands_for_something_else_is_told(store_world: StoreWorld) -> None:
+    kept = '{"n":1,"of":{"a":[1,2],"b":true}}'
+    store_world.add(*(store_world.job(key, payload=kept) for key in "abcdef"))
+
+    report = store_world.add(
+        store_world.job("a", payload=kept),
+        store_world.job("b", payload='{"of":{"b":true,"a":[1.0,2]},"n":1}'),
+        store_world.job("c", payload='{"n":1,"of":{"a":[1,2],"b":1}}'),
+        store_world.job("d", task="other", payload=kept),
+        store_world.job("e", payload="{}"),
+        store_world.job("f", payload=kept, group="other", priority=3),
+        store_world.job("new", payload="1"),
+        store_world.job("new", payload="2"),
+    )
+
+    assert report.created == {"new"}
+    assert report.existing == {*"abcdef"}
+    assert report.differing == {"c", "d", "e", "new"}
+    assert store_world.add(store_world.job("new", payload="1")).differing == frozenset()
+    assert store_world.add(store_world.job("new", payload="2")).differing == {"new"}
+
+
 def test_the_first_job_of_a_key_wins_inside_a_batch(store_world: StoreWorld) -> None:
     first = store_world.job("a", payload='"first"', group="one")
     second = store_world.job("a", payload='"second"', group="two")

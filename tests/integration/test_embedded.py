@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, RunProgress
 from penstock.errors import UsageError
 from penstock.model.job import JobState
 from tests.forked import Forked
@@ -65,6 +65,47 @@ def test_a_drain_does_everything_and_leaves_no_thread_and_no_descriptor(app: Pen
     assert app.store.workers().result() == []
     wait_until(lambda: threading.active_count() <= threads)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_progress_is_told_on_the_loop_and_its_mistake_ends_the_telling_only(
+    app: Penstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[RunProgress, threading.Thread]] = []
+    enough = asyncio.Event()
+
+    @app.task()
+    async def waits(ctx: Context) -> None:
+        await enough.wait()
+
+    def tell(progress: RunProgress) -> None:
+        told.append((progress, threading.current_thread()))
+        if len(told) == 2:
+            enough.set()
+
+    def breaks(progress: RunProgress) -> None:
+        enough.set()
+        told.append((progress, threading.current_thread()))
+        raise ValueError("mine")
+
+    async def later(progress: RunProgress) -> None: ...
+
+    app.enqueue(waits.job(), key="first")
+    report = app.run(drain=True, on_progress=tell)
+    *before, (last, _) = told
+
+    assert {thread for _, thread in told} == {threading.main_thread()}
+    assert all((one.ended, one.left, one.is_last) == (0, 1, False) for one, _ in before)
+    assert (last.run_id, last.done, last.left, last.is_last) == (report.run_id, 1, 0, True)
+
+    told.clear()
+    enough.clear()
+    app.enqueue(waits.job(), key="second")
+    assert app.run(drain=True, on_progress=breaks).done == 1
+    assert len(told) == 1
+    assert caplog.text.count("on_progress= has failed and is not called again") == 1
+
+    with pytest.raises(UsageError, match="on_progress= is a plain function of one RunProgress"):
+        app.run(drain=True, on_progress=later)
 
 
 def test_a_blocked_loop_keeps_its_lease_by_the_beat_thread(app: Penstock) -> None:

@@ -23,6 +23,7 @@ from penstock.model.job import (
     NewJob,
     kind_of_name,
 )
+from penstock.model.strict_json import is_same
 from penstock.model.views import EnqueueReport
 from penstock.stores.sql.enqueue import no_end
 from penstock.stores.sql.row_state import RowState
@@ -61,13 +62,21 @@ class Dependants:
         """Add jobs that `refuse` has let pass; the first of a key wins."""
         created: set[str] = set()
         existing: set[str] = set()
+        differing: set[str] = set()
         for job in jobs:
             if job.key not in self._tables.by_key:
                 self._insert(job, now)
                 created.add(job.key)
-            elif job.key not in created:
+                continue
+            if job.key not in created:
                 existing.add(job.key)
-        return EnqueueReport(frozenset(created), frozenset(existing))
+            if self._differs(job):
+                differing.add(job.key)
+        return EnqueueReport(frozenset(created), frozenset(existing), frozenset(differing))
+
+    def _differs(self, job: NewJob) -> bool:
+        kept = self._tables.by_key[job.key].new
+        return kept.task != job.task or not is_same(kept.payload, job.payload)
 
     def _insert(self, job: NewJob, now: int) -> None:
         due_at = now + max(0, to_micros(job.delay_seconds))

@@ -169,7 +169,7 @@ def test_a_pause_beyond_every_float_is_refused_and_its_permit_comes_back() -> No
     state, said = run(body, max_parallel=1)
 
     assert state == "error"
-    assert said.startswith("UsageError: A duration is a number of seconds that fits")
+    assert said.startswith("UsageError: A duration is a number of seconds, a timedelta, or a text")
 
 
 def test_no_job_begins_before_its_provider_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

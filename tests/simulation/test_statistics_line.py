@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, RunProgress
 from penstock.errors import StoreBusy
 from penstock.events.kinds import SchedulerEvent, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
@@ -52,6 +52,21 @@ def app() -> Penstock:
         raise ValueError("mine")
 
     return app
+
+
+def test_progress_is_reported_once_a_virtual_second_and_at_the_end(app: Penstock) -> None:
+    told: list[RunProgress] = []
+    with harness(app) as t:
+        t.enqueue_many([app.tasks["steady"].job(n=n) for n in range(40)])
+        t.enqueue(app.tasks["fails"].job(), key="fails")
+        t.drain(on_progress=told.append)
+
+    assert [one.is_last for one in told[:-1]] == [False] * (len(told) - 1)
+    assert told[-1].is_last
+    assert (told[-1].done, told[-1].errors, told[-1].left) == (40, 1, 0)
+    assert [round(one.seconds) for one in told[:-1]] == [*range(1, len(told))]
+    assert all(one.done + one.errors + one.left == 41 for one in told)
+    assert max(one.rate for one in told) > 0
 
 
 def test_a_line_and_an_event_say_every_minute_how_the_run_stands(

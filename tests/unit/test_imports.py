@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 OURS_MAX = 120  # modules of ours that `import penstock` may load
@@ -85,6 +86,23 @@ app.close()
     assert loaded & HEAVY == set()
     packages = {name.split(".")[1] for name in ours(loaded) if "." in name}
     assert packages.isdisjoint(NOT_FOR_DEFINING)
+
+
+def test_the_public_list_is_there_and_the_version_is_read_when_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    code = """
+import sys
+import penstock
+print("importlib.metadata" in sys.modules)
+print(penstock.__version__)
+print(sum(getattr(penstock, name) is not None for name in penstock.__all__) - len(penstock.__all__))
+print(hasattr(penstock, "nothing"))
+"""
+    before, version, missing, other = lines_of(code, tmp_path)
+
+    assert (before, version) == ("False", metadata.version("penstock"))
+    assert (missing, other) == ("0", "False")
 
 
 def test_help_imports_no_command(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 from penstock.app.registry import Registry
-from penstock.clock import Duration, SystemClock, to_micros, to_seconds
+from penstock.clock import Duration, SystemClock, is_duration, to_micros, to_seconds
 from penstock.definitions.dataset import Dataset, DatasetDecorator, Moment
 from penstock.definitions.partitions import Partitions
 from penstock.definitions.preflight import Preflight, PreflightDecorator, PreflightOptions
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from penstock.config.load import LoadedSettings
     from penstock.config.settings import Settings
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
+    from penstock.model.run import OnProgress, RunReport
     from penstock.outputs.root import OutputRoot
     from penstock.planning.units import DaemonPlan
     from penstock.stores.protocol import Store
-    from penstock.worker.embedded import RunReport
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -284,13 +284,13 @@ class Penstock:
 
     @overload
     def every(
-        self, when: Duration | str, over: tuple[()] = (), **options: Unpack[ScheduleOptions]
+        self, when: Duration, over: tuple[()] = (), **options: Unpack[ScheduleOptions]
     ) -> ScheduleDecorator[[]]: ...
 
     @overload
     def every(
         self,
-        when: Duration | str,
+        when: Duration,
         over: Partitions[A] | tuple[Partitions[A]],
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleDecorator[[A]]: ...
@@ -298,7 +298,7 @@ class Penstock:
     @overload
     def every(
         self,
-        when: Duration | str,
+        when: Duration,
         over: tuple[Partitions[A], Partitions[B]],
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleDecorator[[A, B]]: ...
@@ -306,14 +306,14 @@ class Penstock:
     @overload
     def every(
         self,
-        when: Duration | str,
+        when: Duration,
         over: tuple[Partitions[A], Partitions[B], Partitions[C]],
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleDecorator[[A, B, C]]: ...
 
     def every(
         self,
-        when: Duration | str,
+        when: Duration,
         over: Partitions[Any] | tuple[Partitions[Any], ...] = (),
         *,
         tz: str = "UTC",
@@ -330,9 +330,10 @@ class Penstock:
         runs, or while nobody does, are skipped and counted. A tick that fails is tried again.
 
         Args:
-            when: an interval, or a cron expression of five fields such as "0 3 * * 1-5". At certain
-                hours, a local time that does not exist moves to the next that does, and one that
-                occurs twice is taken once; an expression that runs in every hour keeps its rhythm.
+            when: an interval such as "5m", or a cron expression of five fields: "0 3 * * 1-5". At
+                certain hours, a local time that does not exist moves to the next that does, and
+                one that occurs twice is taken once; an expression that runs in every hour keeps
+                its rhythm.
             over: the dimensions that it is multiplied by; without, it ticks once for all.
             tz: the place whose clocks a cron expression is about, such as "Europe/Berlin".
             name: what its units are called; the function's name otherwise.
@@ -672,6 +673,7 @@ class Penstock:
         slots: int | None = None,
         thread_slots: int | None = None,
         process_slots: int | None = None,
+        on_progress: OnProgress | None = None,
         **others: Never,
     ) -> RunReport:
         """Work on the queue inside this program until it is drained or interrupted.
@@ -685,12 +687,16 @@ class Penstock:
             slots: how many tasks may run at once, of all kinds together.
             thread_slots: how many of them in threads.
             process_slots: how many of them in processes of their own.
+            on_progress: called with a RunProgress about once a second, and at the end, on the
+                loop's thread; it must be quick. What it raises ends these calls, not the run.
             others: none; a name of another tool is answered with ours.
         """
         runner, flags = self._runner, _slot_flags(slots, thread_slots, process_slots, others)
         _refuse(others)
         return runner.wait(
-            lambda: runner.run(daemon=daemon, drain=drain, flags=flags, signals=True)
+            lambda: runner.run(
+                daemon=daemon, drain=drain, flags=flags, signals=True, on_progress=on_progress
+            )
         )
 
     async def run_async(
@@ -701,6 +707,7 @@ class Penstock:
         slots: int | None = None,
         thread_slots: int | None = None,
         process_slots: int | None = None,
+        on_progress: OnProgress | None = None,
         **others: Never,
     ) -> RunReport:
         """The same on an event loop, whose host keeps its signals.
@@ -710,7 +717,9 @@ class Penstock:
         flags = _slot_flags(slots, thread_slots, process_slots, others)
         _refuse(others)
         runner = await self._runner_async()
-        return await runner.run(daemon=daemon, drain=drain, flags=flags, signals=False)
+        return await runner.run(
+            daemon=daemon, drain=drain, flags=flags, signals=False, on_progress=on_progress
+        )
 
     def plan_build(
         self,
@@ -736,6 +745,7 @@ class Penstock:
         slots: int | None = None,
         thread_slots: int | None = None,
         process_slots: int | None = None,
+        on_progress: OnProgress | None = None,
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """Bring datasets up to date, with all that they need, inside this program.
@@ -747,6 +757,8 @@ class Penstock:
             slots: how many tasks may run at once, of all kinds together.
             thread_slots: how many of them in threads.
             process_slots: how many of them in processes of their own.
+            on_progress: called with a RunProgress about once a second, and at the end, on the
+                loop's thread; it must be quick. What it raises ends these calls, not the run.
             options: `force` builds what is up to date as well. `eager` starts each job as soon as
                 what it needs is there, and commits it by itself; otherwise it goes level by level,
                 and a level becomes visible as a whole. `fail_fast` begins nothing more after a
@@ -754,7 +766,9 @@ class Penstock:
         """
         runner, flags = self._runner, _slot_flags(slots, thread_slots, process_slots, options)
         return runner.wait(
-            lambda: runner.build(targets, start, end, flags, signals=True, **options)
+            lambda: runner.build(
+                targets, start, end, flags, signals=True, on_progress=on_progress, **options
+            )
         )
 
     async def build_async(
@@ -765,12 +779,15 @@ class Penstock:
         slots: int | None = None,
         thread_slots: int | None = None,
         process_slots: int | None = None,
+        on_progress: OnProgress | None = None,
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """The same on an event loop, whose host keeps its signals; cancelling stops gracefully."""
         flags = _slot_flags(slots, thread_slots, process_slots, options)
         runner = await self._runner_async()
-        return await runner.build(targets, start, end, flags, signals=False, **options)
+        return await runner.build(
+            targets, start, end, flags, signals=False, on_progress=on_progress, **options
+        )
 
 
 def _slot_flags(
@@ -801,8 +818,8 @@ def _new_job(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 
     return to_new_job(request.with_options(**options) if options else request)
 
 
-def _timing(when: Duration | str, tz: str) -> Timing:
-    if isinstance(when, str):
+def _timing(when: Duration, tz: str) -> Timing:
+    if isinstance(when, str) and not is_duration(when):
         return cron(when, tz)
     if tz != "UTC":
         raise UsageError(f"tz={tz!r} is for a cron expression; an interval has no time zone.")

@@ -147,29 +147,32 @@ class Queue:
         store = self.store
         ask = partial(store.enqueue, [job])
         report = repeat_unknown(ask, store, UNCHANGED, ask())
-        return Enqueued(job.key, job.key in report.created)
+        return enqueued(job, report)
 
     async def enqueue_async(self, job: NewJob) -> Enqueued:
         """The same on an event loop."""
         store = await self.store_async()
         report = await repeat_unknown_async(lambda: store.enqueue([job]))
-        return Enqueued(job.key, job.key in report.created)
+        return enqueued(job, report)
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> EnqueuedMany:
         """Accept many jobs, streaming in batches; each batch is all or nothing."""
         store = self.store
-        created = existing = 0
+        total = EnqueuedMany(0, 0)
         waiting: deque[tuple[list[NewJob], Reply[EnqueueReport]]] = deque()
         source = iter(jobs)
         while batch := _next_batch(source, store.bulk_jobs):
             waiting.append((batch, store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
-                new, known = _counts_of(waiting.popleft(), store)
-                created, existing = created + new, existing + known
+                total = _added(total, waiting.popleft(), store)
         while waiting:
-            new, known = _counts_of(waiting.popleft(), store)
-            created, existing = created + new, existing + known
-        return EnqueuedMany(created, existing)
+            total = _added(total, waiting.popleft(), store)
+        return total
+
+
+def enqueued(job: NewJob, report: EnqueueReport) -> Enqueued:
+    """What became of one job of a batch."""
+    return Enqueued(job.key, job.key in report.created, job.key in report.differing)
 
 
 def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
@@ -186,8 +189,14 @@ def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
     return batch
 
 
-def _counts_of(sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store) -> tuple[int, int]:
-    """How many jobs of a batch were new, and how many known (or twice in it)."""
+def _added(
+    total: EnqueuedMany, sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store
+) -> EnqueuedMany:
+    """The counts with those of a batch: jobs that were new, and known (or twice in it)."""
     batch, reply = sent
     report = repeat_unknown(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
-    return len(report.created), len(batch) - len(report.created)
+    return EnqueuedMany(
+        total.created + len(report.created),
+        total.existing + len(batch) - len(report.created),
+        total.differing + len(report.differing),
+    )

@@ -24,15 +24,17 @@ from penstock.definitions.task import PROCESS, Task
 from penstock.ids import SystemIds
 from penstock.model.dataset import SliceMarks, built_as
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
+from penstock.model.run import OnProgress, RunReport
 from penstock.planning.build_plan import check_build, plan_build
 from penstock.planning.units import DaemonPlan
 from penstock.process_identity import own_identity
 from penstock.schedules.daemon_start import Arming, DaemonStart
 from penstock.worker import embedded
-from penstock.worker.embedded import EmbeddedRun, RunReport
+from penstock.worker.embedded import EmbeddedRun
 from penstock.worker.event_loop import refuse_running_loop, run_on_new_loop
 from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.parts import LeaseKeeper
+from penstock.worker.run_progress import ProgressReporter, check_on_progress
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
@@ -56,9 +58,16 @@ class Runner:
             return run_on_new_loop(work())
 
     async def run(
-        self, *, daemon: bool, drain: bool, flags: Mapping[str, object], signals: bool
+        self,
+        *,
+        daemon: bool,
+        drain: bool,
+        flags: Mapping[str, object],
+        signals: bool,
+        on_progress: OnProgress | None,
     ) -> RunReport:
         """Work on the queue until it is drained, interrupted (with `signals`) or cancelled."""
+        check_on_progress(on_progress)
         registry, loaded = self._registry, self._loaded(flags)
         settings = loaded.settings
         ids, clock = SystemIds(), SystemClock()
@@ -68,7 +77,7 @@ class Runner:
         plan = self._queue.plan_daemon(settings, to_micros(clock.now())) if daemon else None
         tasks = {**registry.tasks, **served_tasks(registry.datasets, settings)}
         if plan is None:
-            return await self._work(loaded, options, tasks)
+            return await self._work(loaded, options, tasks, on_progress)
         store = await self._queue.store_async()
         checks = preflight_run(
             plan,
@@ -84,7 +93,8 @@ class Runner:
             Arming(registry.name, store, clock, ids.random),
             lambda: begun_now(plan, registry.schedules, to_micros(clock.now())),
         )
-        return await self._work(loaded, options, {**tasks, **registry.schedules}, plan, start)
+        tasks = {**tasks, **registry.schedules}
+        return await self._work(loaded, options, tasks, on_progress, plan, start)
 
     def _loaded(self, flags: Mapping[str, object]) -> LoadedSettings:
         loaded = self._queue.load(flags)
@@ -96,6 +106,7 @@ class Runner:
         loaded: LoadedSettings,
         options: wiring.RunOptions,
         tasks: Mapping[str, Task[..., Any]],
+        on_progress: OnProgress | None,
         plan: DaemonPlan | None = None,
         start: DaemonStart | None = None,
         begun: Callable[[Worker], None] = lambda _: None,
@@ -131,7 +142,8 @@ class Runner:
 
         run = EmbeddedRun(store, clock, settings.runtime, signals=options.signals)
         slots = wiring.slot_count(settings, registry.providers)
-        return await run.run(build, slots, options.run_id, statistics, start)
+        progress = ProgressReporter(options.run_id, store, clock, on_progress)
+        return await run.run(build, slots, options.run_id, statistics, progress, start)
 
     def request(
         self,
@@ -163,9 +175,11 @@ class Runner:
         end: Moment,
         flags: Mapping[str, object],
         signals: bool,
+        on_progress: OnProgress | None,
         **options: Unpack[BuildOptions],
     ) -> BuildReport:
         """Bring datasets up to date, with all that they need; `signals` stop its jobs."""
+        check_on_progress(on_progress)
         registry, loaded = self._registry, self._loaded(flags)
         now = to_micros(SystemClock().now())
         request = self.request(targets, start, end, now, **options)
@@ -195,7 +209,7 @@ class Runner:
             options = wiring.RunOptions(
                 run_id=run_id, app=registry.name, until=end_key, signals=signals
             )
-            ran = await self._work(loaded, options, tasks, begun=begun)
+            ran = await self._work(loaded, options, tasks, on_progress, begun=begun)
             return ran.over_budget or ran.closed_account
 
         return await embedded.run(beat, work)

@@ -6,11 +6,9 @@ Durations are float seconds here, whatever their names: files may write them as 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import unicodedata
-from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
@@ -27,15 +25,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from penstock.clock import parse_duration
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import RATE_MAX, RATE_MIN, base_url_problem, header_problem
 from penstock.model.spending import MICROS
 from penstock.redaction.secrets import SecretUrl
-
-DURATION_SECONDS_MAX = 100 * 365 * 86_400.0  # a century; more is a slip of the pen
-
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_TEXT = re.compile(r"(?P<number>-?[0-9]{1,15}(?:\.[0-9]{1,15})?) ?(?P<unit>[smhdw]?)", re.ASCII)
 
 USD_MAX = 10**9  # of a budget or a price; more is a slip of the pen
 TOKEN_PRICE_MAX = 100_000  # dollars of a million tokens; more is a slip of the pen as well
@@ -50,35 +44,6 @@ PLAIN_NUMBERS = frozenset({"rpm", "tpm", "decrease_factor"})  # floats that are 
 BEAT_TOO_SLOW = "beat_too_slow"  # the kind of the error that load.py words with both sources
 
 _WHOLE = re.compile("-?[0-9]{1,18}", re.ASCII)
-
-
-def parse_duration(value: object) -> float:
-    """Turn seconds, a text such as "90s", "10m", "1h", "30d", "2w", or a timedelta into seconds.
-
-    Raises:
-        ValueError: a sentence without its subject ("must be …"), for the field's name in front.
-    """
-    seconds = _seconds(value)
-    if seconds is None or not math.isfinite(seconds):
-        raise ValueError('must be a number of seconds or a text such as "90s", "10m", "1h", "30d"')
-    if abs(seconds) > DURATION_SECONDS_MAX:
-        raise ValueError("must be at most 36500d")
-    return seconds
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:  # an int beyond every float
-            return None
-    if isinstance(value, str) and (found := _TEXT.fullmatch(value.strip())):
-        return float(found["number"]) * _UNITS[found["unit"]]
-    return None
 
 
 def parse_price(value: object) -> Decimal:

@@ -62,6 +62,7 @@ class Enqueued(msgspec.Struct, frozen=True):
 
     key: str
     created: bool  # False: the key was known; the first one wins
+    differs: bool = False  # it was known for another task or other arguments, which stay
 
 
 class EnqueuedMany(msgspec.Struct, frozen=True):
@@ -69,6 +70,7 @@ class EnqueuedMany(msgspec.Struct, frozen=True):
 
     created: int
     existing: int
+    differing: int = 0  # keys that stood for another task or other arguments; the first one wins
 
 
 def to_new_job(request: JobRequest[R]) -> NewJob:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run record: what a worker saves about its part of a run, and its capacity plan.
+"""Runs: their report, and the run record, what a worker saves about its part of one.
 
-Read by other processes and perhaps by other versions: unknown fields are passed over.
+The record is read by other processes and perhaps by other versions: unknown fields are passed over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -17,6 +18,49 @@ from penstock.model.spending import BudgetStop
 RUN_BYTES_MAX = 64 * 1024  # of a document
 CAUSES_SHOWN = 100  # of a document, those with most time first; the rest is told as one
 GATES_SHOWN = 50  # of a document, those with most time first
+
+
+class RunReport(msgspec.Struct, frozen=True):
+    """What a run inside a program did."""
+
+    run_id: str
+    done: int
+    skipped: int
+    errors: int  # jobs that ended in error in this run
+    stopped: bool  # by a signal, before everything was done
+    over_budget: str | None = None  # which budget has ended it, before everything was done
+    ended_schedule: str | None = None  # which schedule has ended it, by using up its attempts
+    closed_account: str | None = None  # which account has ended it, before everything was done
+
+
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run inside a program stands: what `on_progress=` is called with."""
+
+    run_id: str
+    done: int  # jobs that ended in this run, as the next three
+    skipped: int
+    errors: int
+    cancelled: int
+    running: int  # jobs of the app that workers have: in a slot, or next for one
+    queued: int  # those that wait for their turn or time
+    waiting: int  # those that wait for other jobs
+    rate: float  # ends per second in this run, over the last ten seconds
+    seconds: float  # since it began to work
+    is_last: bool = False  # it has ended
+
+    @property
+    def ended(self) -> int:
+        """Jobs that ended in this run, in whatever way."""
+        return self.done + self.skipped + self.errors + self.cancelled
+
+    @property
+    def left(self) -> int:
+        """Jobs of the app that have not ended."""
+        return self.running + self.queued + self.waiting
+
+
+#: Called about once a second, on the loop's thread; must be quick.
+OnProgress = Callable[[RunProgress], object]
 
 
 class RunPart(msgspec.Struct, frozen=True):

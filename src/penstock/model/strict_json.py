@@ -215,6 +215,19 @@ def _hindrance(value: object) -> str | None:
     return None
 
 
+def is_same(one: str, other: str) -> bool:
+    """Whether two documents have the same value, however it is written; both are strict."""
+    return one == other or _is_same(msgspec.json.decode(one), msgspec.json.decode(other))
+
+
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(v, other[k]) for k, v in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
 def loads(text: str | bytes) -> Any:  # noqa: ANN401 (JSON is dynamic)
     """Read strict JSON text from outside, or say where it is not."""
     try:

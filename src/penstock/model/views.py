@@ -110,6 +110,7 @@ class EnqueueReport(msgspec.Struct, frozen=True):
 
     created: frozenset[str]
     existing: frozenset[str]
+    differing: frozenset[str] = frozenset()  # keys that also stood for another task or payload
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ def read_cron(expression: str) -> tuple[str, CronSim]:
     if len(fields) != 5 or len(expression) > CRON_LENGTH_MAX:
         raise UsageError(
             f"The cron expression {shown!r} must have five fields ({_FIELDS}), such as "
-            '"0 3 * * 1-5"; for an interval write a timedelta or a number of seconds.'
+            '"0 3 * * 1-5"; for an interval write "5m", a timedelta or a number of seconds.'
         )
     text = " ".join(fields)
     try:

@@ -35,8 +35,9 @@ from penstock.errors import AccountClosed, BudgetUsedUp, ScheduleEnded, UsageErr
 from penstock.events.kinds import SchedulerEvent
 from penstock.events.sink import RequestEvents, SchedulerEvents
 from penstock.ids import SeededIds
-from penstock.model.job import TERMINAL, Attempt, AttemptError, Edge, Job, JobId, JobState
+from penstock.model.job import TERMINAL, Attempt, AttemptError, Edge, Job, JobId, JobState, WorkerId
 from penstock.model.plan import BuildReport, BuildRequest
+from penstock.model.run import OnProgress
 from penstock.model.schedule import UnitView
 from penstock.outputs.root import OutputRoot, open_root
 from penstock.planning.units import DaemonPlan
@@ -50,6 +51,7 @@ from penstock.testing.recording_sink import RecordingSink
 from penstock.testing.virtual_loop import VirtualBeat, VirtualClock, VirtualLoop
 from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.parts import Stopping
+from penstock.worker.run_progress import ProgressReporter, check_on_progress
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.thread_executor import InlineRunner
 from penstock.worker.worker import Worker
@@ -183,27 +185,37 @@ class Harness:
         """Accept many jobs, as `app.enqueue_many` does."""
         return self.app.enqueue_many(requests)
 
-    def drain(self, within: Duration = DRAIN_SECONDS) -> None:
+    def drain(
+        self, within: Duration = DRAIN_SECONDS, on_progress: OnProgress | None = None
+    ) -> None:
         """Work until every job has ended, delayed ones included.
 
         Args:
             within: how much virtual time it may take.
+            on_progress: as that of `app.run`, once a virtual second.
 
         Raises:
             UsageError: work is left that nobody can do, or that does not come to an end.
             BudgetUsedUp: what is left waits for a budget.
         """
         _refuse_running_loop()
-        self._loop.run_until_complete(self._drain(to_seconds(within)))
+        check_on_progress(on_progress)
+        self._loop.run_until_complete(self._drain(to_seconds(within), on_progress))
 
-    async def _drain(self, within_seconds: float) -> None:
-        with self._run(self.app.tasks, drain=True) as worker:
-            watching = asyncio.get_running_loop().create_task(self._watch(worker, within_seconds))
+    async def _drain(self, within_seconds: float, on_progress: OnProgress | None) -> None:
+        loop, run_id = asyncio.get_running_loop(), self._ids.new_id("run")
+        progress = ProgressReporter(run_id, self.store, self.clock, on_progress)
+        with self._run(self.app.tasks, drain=True, run_id=run_id) as worker:
+            watching = loop.create_task(self._watch(worker, within_seconds))
+            reporting = loop.create_task(progress.run())
             try:
                 await worker.run()
             finally:
                 stopped = watching.done()
                 watching.cancel()
+                reporting.cancel()
+        if on_progress is not None:
+            progress.end(await self.store.outlook(WorkerId(""), run_id))
         if self._refused is not None:
             raise self._refused
         if stopped:

@@ -9,12 +9,12 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.clock import Clock
 from penstock.ids import SystemIds
 from penstock.model.job import JobState, WorkerId
+from penstock.model.run import RunReport
 from penstock.model.views import Outlook
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
@@ -22,6 +22,7 @@ from penstock.worker.heartbeat import HeartbeatThread
 from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.loop_watchdog import LoopWatchdog
 from penstock.worker.parts import LeaseKeeper, Stopping
+from penstock.worker.run_progress import ProgressReporter
 from penstock.worker.signals import borrowed_signals
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.worker import Worker
@@ -69,20 +70,6 @@ class RunStart(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """What a run did."""
-
-    run_id: str
-    done: int
-    skipped: int
-    errors: int  # jobs that ended in error in this run
-    stopped: bool  # by a signal, before everything was done
-    over_budget: str | None = None  # which budget has ended it, before everything was done
-    ended_schedule: str | None = None  # which schedule has ended it, by using up its attempts
-    closed_account: str | None = None  # which account has ended it, before everything was done
-
-
 class EmbeddedRun:
     """Owns the heartbeat, the loop watchdog and the signals of one embedded run."""
 
@@ -108,6 +95,7 @@ class EmbeddedRun:
         slots: int,
         run_id: str,
         statistics: StatisticsLine,
+        progress: ProgressReporter,
         start: RunStart | None = None,
     ) -> RunReport:
         """Start, if there is something to start, and work."""
@@ -124,16 +112,19 @@ class EmbeddedRun:
         watch = LoopWatchdog(loop, table, self._clock, worker.name_of)
         beat.start()
         watch.start()
-        statistics_task = loop.create_task(statistics.run())
+        beside = [loop.create_task(statistics.run()), loop.create_task(progress.run())]
         try:
             with self._stopped_by(lambda: loop.call_soon_threadsafe(self._stop, worker)):
                 await self._until_done(worker)
         finally:
-            statistics_task.cancel()
+            for task in beside:
+                task.cancel()
             watch.stop()
             beat.stop()
             table.close()
-        ended = (await self._outlook(run_id)).ended_in_run
+        outlook = await self._outlook(run_id)
+        progress.end(outlook)
+        ended = outlook.ended_in_run
         return RunReport(
             run_id,
             ended.get(JobState.DONE, 0),

@@ -197,7 +197,7 @@ def _long_hint(app: Penstock) -> None:
         (_long_hint, "hint= is a text of at most 500 characters"),
         (lambda app: app.every(0), "above 0 seconds"),
         (lambda app: app.every("x"), "five fields"),
-        (lambda app: app.every(None), "A duration is a number of seconds or a timedelta"),
+        (lambda app: app.every(None), "A duration is a number of seconds, a timedelta, or a text"),
         (lambda app: app.every(5, tz="Europe/Berlin"), "an interval has no time zone"),
         (lambda app: app.every(5, timeout=0), "timeout must be above 0"),
         (lambda app: app.every(5, timeout=float("nan")), "timeout must be above 0"),

@@ -180,7 +180,7 @@ def test_a_task_called_like_a_function_says_what_to_write() -> None:
     [
         ({"key": 5}, "A key is text, got 5; write key='5'"),
         ({"priority": "high"}, "A priority is a whole number, got 'high'"),
-        ({"delay": "1h"}, "A duration is a number of seconds or a timedelta, got '1h'"),
+        ({"delay": "soon"}, "A duration is a number of seconds, a timedelta, or a text .* 'soon'"),
         ({"after": [7]}, "`after` takes keys, got 7"),
         ({"after": "a"}, r"write after=\['a'\]"),
     ],

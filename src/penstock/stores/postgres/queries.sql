@@ -284,6 +284,17 @@ order by hot.job_id for share of hot
 -- Of these keys, those that are taken in app $2.
 select key from penstock.jobs where key = any($1::text[]) and app = $2
 
+-- differing_jobs --
+-- Of known jobs, those whose task or payload is another text; arrays of key, task and payload, $4 = app: [place, task, payload].
+-- A payload that is so much longer that it has another value comes as '""'.
+select
+    wanted.place - 1, lanes.task,
+    case when length(jobs.payload) <= 64 + 2 * length(wanted.payload) then jobs.payload else '""' end
+from unnest($1::text[], $2::text[], $3::text[]) with ordinality as wanted (key, task, payload, place)
+join penstock.jobs on jobs.key = wanted.key and jobs.app = $4
+join penstock.lanes on lanes.id = jobs.lane_id
+where jobs.payload <> wanted.payload or lanes.task <> wanted.task
+
 -- insert_edges --
 -- $1 = [[parent, child, kind, open, ordinal], …].
 insert into penstock.edges (parent_id, child_id, kind, open, ordinal)

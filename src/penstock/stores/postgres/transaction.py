@@ -203,6 +203,9 @@ class PostgresTransaction(Transaction):
             raise Contended("A job was retried while another was being made to wait for it.")
         return found
 
+    def differing_jobs(self, rows: Sequence[Row]) -> list[Row]:
+        return self.rows("differing_jobs", *map(texts, zip(*rows, strict=True)), self.app)
+
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
         begun = self._places.now()
         marks = self._places.of(lane_ids)

@@ -26,6 +26,7 @@ from penstock.model.job import (
     NewJob,
     kind_of_name,
 )
+from penstock.model.strict_json import is_same
 from penstock.model.views import EnqueueReport
 from penstock.stores.group_commit import Contended
 from penstock.stores.sql.row_state import RowState
@@ -58,16 +59,29 @@ def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> EnqueueReport:
     failpoints.hit("enqueue.in_tx")
     tx.passed.append("enqueue.committed")
     keys = frozenset(created)
+    known = differing = frozenset[str]()
     if len(created) == len(jobs):
-        fresh, known = list(zip(jobs, specs, lane_ids, strict=True)), frozenset[str]()
+        fresh = list(zip(jobs, specs, lane_ids, strict=True))
     else:
         fresh = _first_of_each(zip(jobs, specs, lane_ids, strict=True), created)
         known = frozenset(job.key for job in jobs) - keys
+        differing = _differing(tx, jobs, {id(job) for job, _, _ in fresh})
     with_edges = [(job, lane_id) for job, _, lane_id in fresh if job.after]
     _arrive(tx, [one for one in fresh if not one[0].after] if with_edges else fresh)
     if with_edges:
         _link(tx, with_edges, created, parents, {job.key for job in jobs})
-    return EnqueueReport(keys, known)
+    return EnqueueReport(keys, known, differing)
+
+
+def _differing(tx: Transaction, jobs: Sequence[NewJob], fresh: Set[int]) -> frozenset[str]:
+    """The keys of jobs that were not accepted, and whose task or payload is not the kept one's."""
+    known = [job for job in jobs if id(job) not in fresh]
+    rows = [(job.key, job.task, job.payload) for job in known]
+    return frozenset(
+        known[place].key
+        for place, task, payload in tx.differing_jobs(rows)
+        if task != known[place].task or not is_same(payload, known[place].payload)
+    )
 
 
 def _first_of_each(jobs: Iterable[_Placed], created: dict[str, int]) -> list[_Placed]:

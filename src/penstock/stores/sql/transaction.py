@@ -192,6 +192,13 @@ class Transaction(Statements):
     def find_jobs(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Key → id and row state of jobs of our app; none of them ends before we do."""
 
+    def differing_jobs(self, rows: Sequence[Row]) -> list[Row]:
+        """Of these known jobs, those kept with another text: [place, its task, its payload].
+
+        A row: [key, task, payload].
+        """
+        return self.array("differing_jobs", as_json(rows), self.app)
+
     @abstractmethod
     def take_jobs(self, lane_ids: Sequence[int], most: int, no: int) -> list[LeasedJob]:
         """The first jobs of each of these lanes, as their worker will hold them."""

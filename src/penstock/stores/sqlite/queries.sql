@@ -132,6 +132,18 @@ select json_group_array(json_array(key, id)) from (select key, id from jobs wher
 select json_group_array(json_array(jobs.key, jobs.id, jobs.row_state))
 from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value and jobs.app = ?2
 
+-- differing_jobs --
+-- Of known jobs, those whose task or payload is another text; ?1 = [[key, task, payload], …], ?2 = app: [place, task, payload].
+-- A payload that is so much longer that it has another value comes as '""'.
+select json_group_array(json_array(
+    wanted.key, lanes.task,
+    case when length(jobs.payload) <= 64 + 2 * length(wanted.value ->> 2) then jobs.payload else '""' end
+))
+from jsonb_each(?1) as wanted
+cross join jobs on jobs.key = wanted.value ->> 0 and jobs.app = ?2
+cross join lanes on lanes.id = jobs.lane_id
+where jobs.payload <> wanted.value ->> 2 or lanes.task <> wanted.value ->> 1
+
 -- insert_edges --
 -- ?1 = [[parent, child, kind, open, ordinal], …].
 insert or ignore into edges (parent_id, child_id, kind, open, ordinal)

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.completion import complete_key, complete_task
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.config.settings import parse_duration
+from penstock.clock import parse_duration
 from penstock.errors import PayloadError, UsageError
 from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX
@@ -54,9 +54,15 @@ def enqueue(
             request, key=key, after=after or None, priority=priority, delay=seconds, group=group
         )
     if as_json:
-        print_document({"key": accepted.key, "task": task, "created": accepted.created})
+        document = {"key": accepted.key, "task": task, "created": accepted.created}
+        print_document({**document, "differs": accepted.differs})
     elif accepted.created:
         say(f"Job {escaped(accepted.key)!r} is new.")
+    elif accepted.differs:
+        say(
+            f"Job {escaped(accepted.key)!r} was known already, for another task or with other "
+            "arguments, and stays as it was: a new job needs a key of its own."
+        )
     else:
         say(f"Job {escaped(accepted.key)!r} was known already; nothing was changed.")
 

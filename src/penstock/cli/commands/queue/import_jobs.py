@@ -28,7 +28,7 @@ import typer
 from penstock.app.app import Penstock
 from penstock.cli.completion import complete_task
 from penstock.cli.target import COUNTED_MAX, AppOption, JsonOption, StoreOption, Target
-from penstock.config.settings import parse_duration
+from penstock.clock import parse_duration
 from penstock.definitions.request import to_new_job
 from penstock.errors import EnqueueRefused, NotJson, PayloadError, PenstockError, UsageError
 from penstock.model import strict_json
@@ -264,6 +264,7 @@ class Tally:
 
     new: int = 0
     known: int = 0
+    differing: int = 0  # keys that stood for another task or other arguments
     bad: int = 0
     last_line: int = 0
     last_bad: int = 0  # the line
@@ -281,7 +282,8 @@ class Tally:
             warn(f"{place}: {problem}.")
 
     def __str__(self) -> str:
-        return f"{self.new:,} new, {self.known:,} known, {self.bad:,} bad"
+        others = f" ({self.differing:,} with other arguments)" if self.differing else ""
+        return f"{self.new:,} new, {self.known:,} known{others}, {self.bad:,} bad"
 
 
 class _Stopped(Exception):
@@ -380,6 +382,7 @@ class Importer:
             return
         self.tally.new += len(report.created)
         self.tally.known += len(jobs) - len(report.created)
+        self.tally.differing += len(report.differing)
 
     def _bad(self, number: int, error: UsageError) -> None:
         self.tally.note_bad(number, error)
@@ -439,8 +442,8 @@ def _tell(tally: Tally, on_error: OnError, as_json: bool) -> None:
     if tally.bad and on_error is OnError.STOP:
         warn(f"The import stopped at line {tally.last_bad}; what stands before it is kept.")
     if as_json:
-        counts = {"new": tally.new, "known": tally.known, "bad": tally.bad}
-        print_document({**counts, "errors": tally.shown})
+        counts = {"new": tally.new, "known": tally.known, "differing": tally.differing}
+        print_document({**counts, "bad": tally.bad, "errors": tally.shown})
     else:
         say(str(tally))
 

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
-from penstock.clock import SystemClock
-from penstock.config.settings import parse_duration
+from penstock.clock import SystemClock, parse_duration
 from penstock.errors import UsageError
 from penstock.operate import purge as operate
 from penstock.sentences import counted

@@ -35,7 +35,7 @@ def test_enqueue_says_whether_the_job_was_new(command: Command, project: Path) -
 
     assert (first.code, first.out) == (0, "Job 'k' is new.\n")
     assert again.code == 0
-    assert again.document == {"key": "k", "task": "visit", "created": False}
+    assert again.document == {"key": "k", "task": "visit", "created": False, "differs": True}
     assert command("queue", "show", "k", "--json").document["payload"] == {"host": "h"}
 
 
@@ -112,9 +112,34 @@ def test_import_again_resumes_without_duplicates(command: Command, project: Path
     part = command(*arguments, "--limit", "1200")
     rest = command(*arguments)
 
-    assert part.document == {"new": 1200, "known": 0, "bad": 0, "errors": []}
-    assert rest.document == {"new": 1300, "known": 1200, "bad": 0, "errors": []}
+    assert part.document == {"new": 1200, "known": 0, "differing": 0, "bad": 0, "errors": []}
+    assert rest.document == {
+        "new": 1300,
+        "known": 1200,
+        "differing": 0,
+        "bad": 0,
+        "errors": [],
+    }
     assert command("queue", "stats", "--json").document["states"]["queued"] == 2_500
+
+
+def test_keys_that_stand_for_something_else_are_counted(command: Command, project: Path) -> None:
+    known: list[dict[str, object]] = [{"id": n, "host": "h"} for n in range(3)]
+    write_lines(project / "jobs.jsonl", known)
+    command("queue", "import", "jobs.jsonl", "--task", "visit")
+    known[1]["host"] = "other"
+    write_lines(project / "jobs.jsonl", known)
+
+    ended = command("queue", "import", "jobs.jsonl", "--task", "visit")
+    alone = command("queue", "enqueue", "visit", "1", '{"host": "other"}')
+    same = command("queue", "enqueue", "visit", "1", '{"host": "h"}', "--json")
+
+    assert ended.out == "0 new, 3 known (1 with other arguments), 0 bad\n"
+    assert alone.out == (
+        "Job '1' was known already, for another task or with other arguments, and stays as it was: "
+        "a new job needs a key of its own.\n"
+    )
+    assert (same.document["created"], same.document["differs"]) == (False, False)
 
 
 def test_only_the_line_to_blame_is_lost_of_a_refused_batch(command: Command, project: Path) -> None:
@@ -135,7 +160,9 @@ def test_only_the_line_to_blame_is_lost_of_a_refused_batch(command: Command, pro
 def test_the_same_key_twice_is_new_and_known(command: Command, project: Path) -> None:
     write_lines(project / "j", [{"key": "k", "host": "h"}, {"key": "k", "host": "i"}])
 
-    assert command("queue", "import", "j", "--task", "visit").out == "1 new, 1 known, 0 bad\n"
+    assert command("queue", "import", "j", "--task", "visit").out == (
+        "1 new, 1 known (1 with other arguments), 0 bad\n"
+    )
 
 
 @pytest.mark.parametrize("bad", [{"id": 5}, {"id": 5, "host": "h", "after": ["nobody"]}])
