@@ -8,6 +8,7 @@ from penstock.definitions.context import Context, TickContext
 from penstock.definitions.partitions import Partitions
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest
 from penstock.definitions.result import JobView
+from penstock.definitions.retry import Retry
 from penstock.errors import BadAnswer, Skip
 from penstock.host_key import host_key
 from penstock.keyed_limiter import KeyedLimiter
@@ -44,6 +45,7 @@ __all__ = [
     "Partitions",
     "Penstock",
     "ReplyFacts",
+    "Retry",
     "RunProgress",
     "RunReport",
     "SchedulingMetadata",

@@ -24,6 +24,7 @@ from penstock.definitions.preflight import Preflight, PreflightDecorator, Prefli
 from penstock.definitions.provider import ModelOptions, Provider, ProviderOptions, Uses, models_of
 from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest, to_new_job
 from penstock.definitions.result import JobView, view_of
+from penstock.definitions.retry import Retry
 from penstock.definitions.schedule import Schedule, ScheduleDecorator, ScheduleOptions
 from penstock.definitions.task import (
     CONFIGURED,
@@ -33,6 +34,7 @@ from penstock.definitions.task import (
     TaskOptions,
     check_attempts,
     checked_limits,
+    checked_retry,
     limit_seconds,
 )
 from penstock.errors import UsageError
@@ -202,6 +204,7 @@ class Penstock:
         timeout: Duration | None = CONFIGURED,
         executor: Literal["process"] | None = None,
         metadata: MetadataSource | None = None,
+        retry: Retry | None = None,
         key: str | None = None,
     ) -> TaskDecorator:
         """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
@@ -218,6 +221,8 @@ class Penstock:
             executor: "process" runs either kind in another process, which can be killed: for work
                 that holds the GIL, may crash, or does not stop. Only its JSON crosses.
             metadata: how its jobs share with others: their group and its weight.
+            retry: how long it waits after its failures, and how long for others in all; where it
+                says nothing, as `app.baseline` and `give_up_after` do.
             key: how a job is called that is enqueued without a key: a text with arguments in it,
                 such as "doi:{doi}"; the task's name and a hash of the arguments otherwise.
         """
@@ -233,6 +238,7 @@ class Penstock:
             executor=executor,
             metadata=metadata,
             uses=uses,
+            retry=checked_retry("@app.task", retry),
             key=key,
         )
 
@@ -481,6 +487,7 @@ class Penstock:
         timeout: Duration | None = CONFIGURED,
         executor: Literal["process"] | None = None,
         metadata: MetadataSource | None = None,
+        retry: Retry | None = None,
     ) -> DatasetDecorator:
         """Make a function a dataset: it returns one slice for each moment of a calendar.
 
@@ -503,6 +510,7 @@ class Penstock:
             timeout: of one attempt; None for no limit.
             executor: "process" runs it in another process, where its output is written, too.
             metadata: how its jobs share with others: their group and its weight.
+            retry: how long it waits after its failures, as of a task.
         """
         if function is not None:
             raise UsageError("Write @app.dataset(calendar=...) with parentheses.")
@@ -516,6 +524,7 @@ class Penstock:
             executor=executor,
             metadata=metadata,
             uses=uses,
+            retry=checked_retry("@app.dataset", retry),
         )
         asked: Any = needs
         if isinstance(needs, Iterator):

@@ -257,24 +257,29 @@ def served_tasks(
     kinds = kinds_of(tasks, parts, preflights, checked)
     plain = PlainKind(checked, _rechecked(checked, parts), parts.store.upstream)
     return {
-        name: ServedTask(task, _task_limits(task, settings), kinds.get(type(task), plain))
+        name: ServedTask(
+            task, _task_limits(task, settings, parts.policy), kinds.get(type(task), plain)
+        )
         for name, task in tasks.items()
     }
 
 
-def _task_limits(task: Task[..., Any], settings: Settings) -> TaskLimits:
+def _task_limits(task: Task[..., Any], settings: Settings, policy: RetryPolicy) -> TaskLimits:
     """Merge what a task, schedule or preflight says with what is configured."""
     options, crashes = task.options, settings.tasks.max_crashes
+    if options.retry is not None:
+        policy = policy.for_task(*options.retry.seconds())
     if isinstance(task, Preflight):
         within = settings.runtime.preflight_timeout
         timeout = min(options.timeout_seconds or within, within)
-        return TaskLimits(1, timeout, 1, within_seconds=within)
+        return TaskLimits(1, timeout, 1, within, policy)
     seconds: float | None = None
     if options.has_timeout:
         seconds = options.timeout_seconds or settings.tasks.timeout
     if isinstance(task, Schedule):
-        return TaskLimits(options.max_attempts or UNLIMITED, seconds, crashes)
-    return TaskLimits(options.max_attempts or settings.tasks.max_attempts, seconds, crashes)
+        return TaskLimits(options.max_attempts or UNLIMITED, seconds, crashes, policy=policy)
+    attempts = options.max_attempts or settings.tasks.max_attempts
+    return TaskLimits(attempts, seconds, crashes, policy=policy)
 
 
 def _serving(

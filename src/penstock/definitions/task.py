@@ -19,6 +19,7 @@ from penstock.definitions.context import Context, TickContext
 from penstock.definitions.provider import Uses, endpoints_of
 from penstock.definitions.request import JobRequest
 from penstock.definitions.result import ResultCodec, ResultReader, check_done
+from penstock.definitions.retry import Retry
 from penstock.errors import (
     PayloadError,
     ProviderNotAvailableHere,
@@ -244,6 +245,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     metadata: MetadataSource | None = None  # how it shares with others
     uses: Uses | tuple[Uses, ...] | list[Uses] = ()  # the providers that it calls
     key: str | None = None  # how a job without one is called, such as "doi:{doi}"
+    retry: Retry | None = None  # how it waits after failures; None: as the app's baseline says
 
 
 def limit_seconds(timeout: Duration | None) -> float | None:
@@ -263,6 +265,15 @@ def checked_limits(limits: Mapping[str, LimitValue] | None) -> dict[str, LimitVa
             f"limits is a mapping such as {{'host': 'example.org'}}, got {limits!r:.200}."
         )
     return dict(limits or {})
+
+
+def checked_retry(what: str, retry: Retry | None) -> Retry | None:
+    """How a task waits, as its author said."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise UsageError(
+            f"{what}: retry= is such as Retry(delay=5, max_delay=600), got {retry!r:.100}."
+        )
+    return retry
 
 
 def check_attempts(what: str, max_attempts: int | None) -> None:

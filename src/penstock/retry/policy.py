@@ -61,6 +61,13 @@ class Backoff:
             return self.ceiling(n - 1)
         return self.first_seconds * math.exp2(n - 1) if n > 0 else 0.0
 
+    def changed(self, first_seconds: float | None, max_seconds: float | None) -> Backoff:
+        """The same with another first ceiling or maximum; what is left out gives way to them."""
+        first, most = first_seconds or self.first_seconds, max_seconds or self.max_seconds
+        if max_seconds is None:
+            return Backoff(first, max(first, most))
+        return Backoff(min(first, most), most)
+
     def step_after(self, seconds: float) -> float:
         """The step of something that has been put off for so long: log2(1 + seconds / first).
 
@@ -112,12 +119,34 @@ class RetryPolicy:
     own: Backoff = OWN
     degraded: Backoff = DEGRADED
     give_up_after_seconds: float = GIVE_UP_AFTER_SECONDS
+    give_up_set_by: str = "tasks.give_up_after"  # for sentences
 
     def __post_init__(self) -> None:
         if not self.give_up_after_seconds >= 0:
             raise ConfigError(
                 f"give_up_after_seconds must be >= 0, got {self.give_up_after_seconds!r}."
             )
+
+    def for_task(
+        self,
+        delay_seconds: float | None,
+        max_delay_seconds: float | None,
+        give_up_after_seconds: float | None,
+    ) -> RetryPolicy:
+        """The policy of a task that says how it waits; None leaves a part as it is."""
+        policy = replace(
+            self,
+            node=self.node.changed(delay_seconds, max_delay_seconds),
+            service=self.service.changed(delay_seconds, max_delay_seconds),
+            own=self.own.changed(delay_seconds, max_delay_seconds),
+        )
+        if give_up_after_seconds is None:
+            return policy
+        return replace(
+            policy,
+            give_up_after_seconds=give_up_after_seconds,
+            give_up_set_by="give_up_after of its Retry",
+        )
 
     def decide(
         self,

@@ -98,6 +98,7 @@ class TaskLimits(msgspec.Struct, frozen=True):
     timeout_seconds: float | None
     max_crashes: int
     within_seconds: float | None = None  # from its first failure on: what comes later is too late
+    policy: RetryPolicy = RetryPolicy()  # what follows a failure of it
 
 
 class CheckFailed(Exception):
@@ -411,7 +412,7 @@ def give_up_error(attempt: Attempt, policy: RetryPolicy) -> RequestAdmissionErro
     where = gate_name(called or attempt.lease.item.request_resource_key)
     return RequestAdmissionError(
         f"{where} has given no good answer for {policy.give_up_after_seconds:g} s, which is "
-        f"tasks.give_up_after; '{command('queue', 'retry-failed')}' tries it again.",
+        f"{policy.give_up_set_by}; '{command('queue', 'retry-failed')}' tries it again.",
         "cooldown",
     )
 

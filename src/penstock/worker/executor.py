@@ -102,7 +102,6 @@ class JobExecutor:
         self._threads = parts.threads
         self._processes = parts.processes
         self._clock = parts.clock
-        self._policy = parts.policy
         self._rand = parts.ids.random
         self._scheduler = scheduler
         self._observers = parts.observers
@@ -300,7 +299,7 @@ class JobExecutor:
                 raise NotPlain("$", "a traceback, with whatever the error says of itself")
             _log_error(attempt, error)
         kind, now = self._kind(attempt), self._clock.now()
-        return tell(attempt, kind, value, error, now, self._policy, at_once=at_once)
+        return tell(attempt, kind, value, error, now, attempt.limits.policy, at_once=at_once)
 
     def _finish_remote(
         self, attempt: Attempt, value: RemoteValue | None, error: BaseException | None
@@ -327,11 +326,12 @@ class JobExecutor:
             return
         now_at = round(self._clock.now() * MICROSECONDS)
         kind, end = self._tasks[attempt.job.task].kind, None
+        policy = attempt.limits.policy
         try:
-            end = judge(attempt, kind, value, error, now_at, self._policy, self._rand)
+            end = judge(attempt, kind, value, error, now_at, policy, self._rand)
         except BaseException as problem:
             said = RuntimeError(f"its end cannot be judged: {type(problem).__name__}")
-            end = failed(attempt, kind, said, now_at, self._policy, self._rand)
+            end = failed(attempt, kind, said, now_at, policy, self._rand)
         self._end(attempt, end)
 
     def _end(self, attempt: Attempt, end: AttemptEnd) -> None:
@@ -430,9 +430,10 @@ class JobExecutor:
         end: JobFailure | None = None
         if late:
             now_at = round(self._clock.now() * MICROSECONDS)
-            kind, why = self._kind(attempt), give_up_error(attempt, self._policy)
+            kind, policy = self._kind(attempt), attempt.limits.policy
+            why = give_up_error(attempt, policy)
             limit = time_limit_error(attempt) if attempt.stop is Stop.TIMEOUT else why
-            end = failed(attempt, kind, limit, now_at, self._policy, self._rand)
+            end = failed(attempt, kind, limit, now_at, policy, self._rand)
             end.detached = True
         attempt.is_detached = late or attempt.stop is Stop.CANCELLED
         self.detached[attempt] = self._clock.monotonic()

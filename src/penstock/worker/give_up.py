@@ -8,7 +8,8 @@ provider has given no good answer for that long, and the job has waited for as l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import inf
 
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import LeasedJob
@@ -22,21 +23,22 @@ class GiveUp:
 
     def __init__(
         self,
-        seconds: float,
+        seconds: Mapping[str, float],
         clock: Clock,
         failing_since: Callable[[RequestResourceKey], float | None],
     ) -> None:
-        self.seconds = seconds
+        self._seconds = seconds  # by task
+        self._least_seconds = min(seconds.values(), default=inf)
         self._clock = clock
         self._failing_since = failing_since  # monotonic; None: it has answered well
 
     def is_due(self, gate: Hashable) -> bool:
-        """Whether something that a gate stands for has failed for that long."""
-        return any(self._has_failed(one) for one in resources_of(gate))
+        """Whether something that a gate stands for has failed for as long as some task waits."""
+        return self._is_due(gate, self._least_seconds)
 
     def is_over(self, job: LeasedJob, gate: Hashable) -> bool:
         """Whether a job that has not begun has waited for that long."""
-        return self._has_waited(job) and self.is_due(gate)
+        return self._has_waited(job) and self._is_due(gate, self._limit(job))
 
     def ends(
         self, job: LeasedJob, started_at: int, calls: Sequence[RequestResourceKey], *, waits: bool
@@ -53,17 +55,24 @@ class GiveUp:
             return False
         if not waits and self._clock.now() - started_at / MICROSECONDS < LAST_TRY_SECONDS:
             return False
-        return all(map(self._has_failed, calls))
+        limit = self._limit(job)
+        return all(self._has_failed(one, limit) for one in calls)
 
-    def _has_failed(self, resource: RequestResourceKey) -> bool:
+    def _limit(self, job: LeasedJob) -> float:
+        return self._seconds.get(job.task, inf)
+
+    def _is_due(self, gate: Hashable, seconds: float) -> bool:
+        return any(self._has_failed(one, seconds) for one in resources_of(gate))
+
+    def _has_failed(self, resource: RequestResourceKey, seconds: float) -> bool:
         since = self._failing_since(resource)
-        return since is not None and self._clock.monotonic() - since >= self.seconds
+        return since is not None and self._clock.monotonic() - since >= seconds
 
     def _has_waited(self, job: LeasedJob) -> bool:
         if job.deferred_since is None and job.attempts:
             return False  # its own faults have brought it here; its attempts decide
         since = job.due_at if job.deferred_since is None else job.deferred_since
-        return self._clock.now() - since / MICROSECONDS >= self.seconds
+        return self._clock.now() - since / MICROSECONDS >= self._limit(job)
 
 
 def resources_of(gate: Hashable) -> tuple[RequestResourceKey, ...]:

@@ -221,7 +221,7 @@ class ProviderRun:
             self._journal = JournalWriter(store, StoreRetry(log, clock, rand), budgets)
         self._lending: SlotLending | None = None
         self._credentials = {one.provider.name: _credentials(one) for one in served}
-        self._give_up = GiveUp(inf, clock, self._failing_since)
+        self._give_up = GiveUp({}, clock, self._failing_since)
         self._uses = LearnedUses()
         self._on_use: Callable[[str, Hashable | None], None] | None = None
         self._with_url = {self.counted_as(x.provider.name) for x in served if x.base_url}
@@ -236,7 +236,7 @@ class ProviderRun:
         slots: Mapping[str, int],
         slots_in_all: int,
         on_use: Callable[[str, Hashable | None], None],
-        give_up_seconds: float,
+        give_up_seconds: Mapping[str, float],
     ) -> SlotLending:
         """Tell a scheduler which tasks may start now, and its bottleneck of requests; lend slots.
 
@@ -245,7 +245,7 @@ class ProviderRun:
             slots: how many there are, by kind.
             slots_in_all: how many tasks may run at once, of whatever kinds.
             on_use: hears what the attempts of a task call, when that changes.
-            give_up_seconds: how long a job waits for a provider that fails.
+            give_up_seconds: how long a job waits for a provider that fails, by task.
         """
         self._on_use = on_use
         self._give_up = GiveUp(give_up_seconds, self._clock, self._failing_since)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from penstock.clock import Clock
 from penstock.model.job import JobId
 from penstock.model.lease import JobFailure
+from penstock.retry.policy import RetryPolicy
 from penstock.terminal_text import format_duration
 from penstock.worker.attempt import Attempt, AttemptEnd
 from penstock.worker.observer import Tick, WorkerObserver
@@ -28,6 +29,7 @@ class _Refusals:
 
     since: float  # monotonic
     task: str  # that was refused first
+    policy: RetryPolicy  # of that task
     jobs: set[JobId] = field(default_factory=set)  # that wait for it
     is_told: bool = False
 
@@ -35,9 +37,8 @@ class _Refusals:
 class RefusedConnections(WorkerObserver):
     """Owns which addresses refuse connections, since when, and which were told of."""
 
-    def __init__(self, clock: Clock, give_up_after_seconds: float) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._give_up_after_seconds = give_up_after_seconds
         self._refusals: dict[str, _Refusals] = {}
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
@@ -50,7 +51,9 @@ class RefusedConnections(WorkerObserver):
             return
         found = self._refusals.get(address)
         if found is None:
-            found = self._refusals[address] = _Refusals(self._clock.monotonic(), job.task)
+            found = self._refusals[address] = _Refusals(
+                self._clock.monotonic(), job.task, attempt.limits.policy
+            )
         found.jobs.add(job.id)
 
     def ticked(self, tick: Tick) -> None:
@@ -63,9 +66,10 @@ class RefusedConnections(WorkerObserver):
     def _tell(self, address: str, found: _Refusals, now: float) -> None:
         log.warning(
             "Connection refused by %s for %s: start what should listen there, or correct the "
-            "address; task %r is tried again, uncharged, for up to %s (tasks.give_up_after).",
+            "address; task %r is tried again, uncharged, for up to %s (%s).",
             address or "an address that its error does not name",
             format_duration(now - found.since),
             found.task,
-            format_duration(self._give_up_after_seconds),
+            format_duration(found.policy.give_up_after_seconds),
+            found.policy.give_up_set_by,
         )

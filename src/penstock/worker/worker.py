@@ -107,7 +107,7 @@ class Worker:
         if providers is not None:
             self._observers.subscribe((RequestWaits(self._core),))
         probe, record = BottleneckProbe(self._core), self._record
-        refused = RefusedConnections(parts.clock, parts.policy.give_up_after_seconds)
+        refused = RefusedConnections(parts.clock)
         self._observers.subscribe(
             (probe, record.capacity, record, self._log, refused, self._status)
         )
@@ -124,7 +124,9 @@ class Worker:
         providers, window = self._parts.providers, self._window
         if providers is None:
             return None
-        give_up_seconds = self._parts.policy.give_up_after_seconds
+        give_up_seconds = {
+            name: one.limits.policy.give_up_after_seconds for name, one in self._tasks.items()
+        }
         slots, most = self._config.slots, self._config.slots_in_all
         return providers.connect(window.scheduler, slots, most, window.learn_use, give_up_seconds)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from penstock import Context, Penstock
+from penstock import Context, Penstock, Retry
 from penstock.errors import UsageError
 from penstock.model.job import ErrorCategory, JobState
 from penstock.processes.task import _raised
 from penstock.retry.classify import Classified, FailureClass, classify
-from penstock.retry.policy import DEGRADED, NODE, SERVICE, Backoff
+from penstock.retry.policy import DEGRADED, NODE, SERVICE, Backoff, RetryPolicy
 from penstock.testing import harness
 from penstock.worker.attempt import plain_error
 from penstock.worker.task_protocol import Raised
@@ -187,3 +188,106 @@ def test_a_body_in_another_process_is_judged_by_the_same_baseline() -> None:
 
     assert isinstance(said, Raised)
     assert (said.category, said.wait_seconds) == (FailureClass.SERVICE, 9)
+
+
+# Of one task
+
+
+def waits_of(make: Callable[[], Exception], retry: Retry | None, count: int) -> list[float]:
+    """How long a job whose first attempts fail so has waited before each other attempt."""
+    app, began = Penstock("a"), []
+
+    @app.task(max_attempts=count + 1, retry=retry)
+    async def work(ctx: Context) -> None:
+        began.append(now())
+        if len(began) <= count:
+            raise make()
+
+    with harness(app) as t:
+        now = t.clock.now
+        t.enqueue(work.job(), key="k")
+        t.drain()
+    return [later - sooner for sooner, later in pairwise(began)]
+
+
+@pytest.mark.parametrize("make", [Odd, ConnectionResetError, lambda: Refused(503)])
+def test_a_task_waits_as_its_own_retry_says(make: Callable[[], Exception]) -> None:
+    waits = waits_of(make, Retry(delay=timedelta(seconds=20), max_delay=30), 3)
+
+    assert 0 <= waits[0] <= 21
+    assert all(19 <= wait <= 31 for wait in waits[1:])
+
+
+def test_a_task_waits_exactly_as_it_is_asked_whatever_its_retry_says() -> None:
+    (wait,) = waits_of(lambda: Patience(33), Retry(delay=3600), 1)
+
+    assert 33 <= wait < 34
+
+
+def test_the_retry_of_one_task_is_not_that_of_another() -> None:
+    app, began = Penstock("a"), {"own": 0, "other": 0}
+
+    async def fail(ctx: Context) -> None:
+        began[ctx.job.task] += 1
+        raise Odd
+
+    own = app.task(name="own", max_attempts=2, retry=Retry(delay=36_000, max_delay=36_000))(fail)
+    other = app.task(name="other", max_attempts=2)(fail)
+    with harness(app) as t:
+        t.enqueue(own.job())
+        t.enqueue(other.job())
+        t.advance(10)
+        assert began == {"own": 1, "other": 2}
+
+
+def test_a_task_gives_up_when_its_own_retry_says() -> None:
+    app = Penstock("a")
+
+    @app.task(retry=Retry(give_up_after=timedelta(seconds=30)))
+    async def work(ctx: Context) -> None:
+        raise ConnectionResetError("gone")
+
+    with harness(app) as t:
+        t.enqueue(work.job(), key="k")
+        began = t.clock.now()
+        t.drain()
+        job = t.store.job("k").result()
+        assert job is not None
+        assert job.last_error is not None
+        assert t.clock.now() - began <= 31
+        assert "give_up_after (30 s)" in job.last_error.message
+
+
+def test_what_a_retry_leaves_out_is_as_the_app_says() -> None:
+    policy = RetryPolicy(node=Backoff(2, 120), service=Backoff(5, 300), own=Backoff(1, 60))
+
+    slow, quick = policy.for_task(90, None, None), policy.for_task(None, 3, None)
+
+    assert (slow.node, slow.service, slow.own) == (
+        Backoff(90, 120),
+        Backoff(90, 300),
+        Backoff(90, 90),
+    )
+    assert (quick.node, quick.service, quick.own) == (Backoff(2, 3), Backoff(3, 3), Backoff(1, 3))
+    assert quick.give_up_after_seconds == policy.give_up_after_seconds
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ({}, "Retry says nothing"),
+        ({"delay": 0}, "Retry: delay= must be above 0 seconds"),
+        ({"max_delay": timedelta(seconds=-1)}, "Retry: max_delay= must be above 0"),
+        ({"give_up_after": float("inf")}, "Retry: give_up_after= must be"),
+        ({"delay": 5, "max_delay": 1}, "max_delay= must be at least delay="),
+        ({"delay": "soon"}, "A duration is"),
+    ],
+)
+def test_a_retry_that_cannot_be_meant_is_refused(said: dict[str, Any], refused: str) -> None:
+    with pytest.raises(UsageError, match=refused):
+        Retry(**said)
+
+
+def test_what_is_no_retry_is_refused_where_the_task_is_defined() -> None:
+    with pytest.raises(UsageError, match=r"@app.task: retry= is such as Retry\(delay=5"):
+        Penstock("a").task(retry=5)  # type: ignore[arg-type]
