@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,38 @@ def test_capped_raised_and_run_again_is_the_same_as_one_run(
     calls = document(parts, "queue", "show", "ask0")["calls"]
     assert (calls["bought"], calls["in_doubt"]) == (3, 0)
     assert "3 bought, " in command(parts, "queue", "show", "ask0").stdout
+
+
+def test_runs_and_calls_tell_what_was_bought_and_answers_only_on_request(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    write(tmp_path, provider.url, "")
+    assert document(tmp_path, "calls") == {"calls": []}
+    assert command(tmp_path, "queue", "run", "--drain").returncode == 0
+
+    (run,) = document(tmp_path, "runs")["runs"]
+    assert (run["state"], run["ended"]["done"], run["workers"]) == ("ended", 24, 1)
+    last = document(tmp_path, "calls", "--limit", "36")["calls"]
+    own = document(tmp_path, "calls", "ask3")["calls"]
+    told = command(tmp_path, "calls", "ask3")
+    answers = document(tmp_path, "calls", "ask3", "--answer")["calls"]
+    texts = command(tmp_path, "calls", "ask3", "--answer").stdout.splitlines()
+
+    assert sum(Decimal(call["used_usd"]) for call in last) == Decimal(run["spent_usd"]) > 0
+    assert sum(call["used_tokens"] for call in last) == run["spent_tokens"]
+    assert {(call["provider"], call["model"], call["state"]) for call in last} == {
+        ("api", "m", "answered")
+    }
+    assert own == [call for call in reversed(last) if call["job"] == "ask3"]
+    assert len(told.stdout.splitlines()) == 1 + len(own) == 4
+    assert "m: 3/" not in told.stdout + json.dumps(last)
+    assert [json.loads(call["answer"])["text"] for call in answers] == [
+        "m: 3/0",
+        "m: 3/1",
+        "m: 3/2",
+    ]
+    assert [json.loads(text)["text"] for text in texts] == ["m: 3/0", "m: 3/1", "m: 3/2"]
+    assert command(tmp_path, "calls", "--answer").returncode == 2
 
 
 def test_why_names_the_budget_while_others_still_run(

@@ -47,6 +47,35 @@ def test_the_figures_of_a_job_and_of_all_are_sums(store_world: StoreWorld) -> No
     assert figures(None).result() == CallFigures(bought=2, reused=2, spent=Amount(8, 100))
 
 
+def test_the_newest_calls_name_their_jobs_and_whether_they_are_in_hand(
+    store_world: StoreWorld,
+) -> None:
+    store_world.add("a", "b")
+    worker = store_world.new_worker()
+    one, other = store_world.lease(worker).jobs
+    begin(store_world, intent(one), intent(one, "g"))
+    begin(store_world, intent(other))
+    store_world.store.answered([answer(one)]).result()
+
+    found = store_world.store.newest_calls(3).result()
+
+    said = [(call.job, call.record.key.fingerprint, call.is_in_hand) for call in found]
+    assert said[0] == (other.key, "f", True)
+    assert sorted(said[1:]) == [(one.key, "f", False), (one.key, "g", True)]
+    assert [call.record for call in found if call.job == one.key][::-1] == calls(store_world, one)
+    assert store_world.store.newest_calls(1).result() == found[:1]
+
+
+def test_a_newest_call_that_nobody_has_in_hand_any_more_says_so(store_world: StoreWorld) -> None:
+    _, job = leased(store_world)
+    begin(store_world, intent(job))
+
+    again(store_world, job)
+
+    (found,) = store_world.store.newest_calls(10).result()
+    assert (found.job, found.is_in_hand, found.record.state) == (job.key, False, CallState.OPEN)
+
+
 def test_a_call_is_in_doubt_when_the_lease_that_began_it_is_over(store_world: StoreWorld) -> None:
     _, job = leased(store_world)
     begin(store_world, intent(job), intent(job, "g"))

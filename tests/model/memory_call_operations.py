@@ -15,6 +15,7 @@ from penstock.model.journal import (
     CallRef,
     Intent,
     IntentVerdict,
+    NewestCall,
 )
 from penstock.model.run import RunPart
 from penstock.model.spending import Account, Balance, Budget
@@ -57,6 +58,10 @@ class CallOperations(Operated):
     @operation
     def calls(self, job: JobId) -> list[CallRecord]:
         return self._calls.of_job(job)
+
+    @operation
+    def newest_calls(self, limit: int) -> list[NewestCall]:
+        return self._calls.newest(limit)
 
     @operation
     def answer_of(self, key: CallKey) -> Answer | None:

@@ -20,6 +20,7 @@ from penstock.model.journal import (
     CallState,
     Intent,
     IntentVerdict,
+    NewestCall,
 )
 from penstock.model.spending import (
     DAY_MICROS,
@@ -138,6 +139,18 @@ class Calls:
 
     def of_job(self, job: JobId) -> list[CallRecord]:
         return [row.as_record() for row in self._sorted(self._of_job.get(job, ()))]
+
+    def newest(self, limit: int) -> list[NewestCall]:
+        rows = sorted(self._rows.values(), key=lambda row: -row.no)[:limit]
+        return [
+            NewestCall(
+                job.new.key if (job := self._tables.jobs.get(row.key.job)) else None,
+                row.place.app,
+                row.is_unended and self._in_hand(row),
+                row.as_record(),
+            )
+            for row in rows
+        ]
 
     def _sorted(self, keys: Iterable[CallKey]) -> list[CallRow]:
         return sorted((self._rows[key] for key in keys), key=lambda row: (row.begun_at, row.no))

@@ -76,6 +76,14 @@ COMMANDS: CommandTable = {
         "penstock.cli.commands.report:report",
         "Show what a run has done: jobs by end, rate, requests, refusals, and what was paid.",
     ),
+    "runs": (
+        "penstock.cli.commands.runs:runs",
+        "List runs, the last one first: id, begin, duration, state, jobs by end, what was spent.",
+    ),
+    "calls": (
+        "penstock.cli.commands.calls:calls",
+        "List what was bought: provider, model, when, tokens, money, and how each call ended.",
+    ),
     "results": (
         "penstock.cli.commands.results:results",
         "Export what the done jobs of a task returned, in the order of their ends.",

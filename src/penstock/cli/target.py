@@ -46,12 +46,17 @@ RunOption = Annotated[
 ]
 
 
-def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFacts]:
-    """The records and the facts of a run; raises an error if there are none."""
+def run_of(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFacts | Unreadable | None]:
+    """The records and the facts of a run, or of the last one; no facts: there are no records."""
     parts = store.run_parts(run_id).result()
     workers = responsive_workers(store.workers().result(), is_gone) if parts else []
     alive = {one.id for one in workers if one.alive and one.run_id == parts[0].run_id}
-    facts = run_facts(parts, alive=alive)
+    return parts, run_facts(parts, alive=alive)
+
+
+def chosen_run(store: Store, run_id: str | None) -> tuple[list[RunPart], RunFacts]:
+    """The records and the facts of a run; raises an error if there are none."""
+    parts, facts = run_of(store, run_id)
     url = redacted(store.url)
     if facts is None and run_id is None:
         raise PenstockError(

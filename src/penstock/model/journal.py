@@ -99,6 +99,15 @@ class CallRecord(msgspec.Struct, frozen=True, gc=False):
     doubt: Amount = Amount()  # what those were estimated at; it stays counted
 
 
+class NewestCall(msgspec.Struct, frozen=True, gc=False):
+    """One of the calls of a store that were written down last, without its answer."""
+
+    job: str | None  # the key of its job; None: nobody knows the job any more
+    app: str
+    is_in_hand: bool  # the present lease of its job has begun it, and it has not ended
+    record: CallRecord
+
+
 class IntentVerdict(msgspec.Struct, frozen=True, gc=False):
     """Whether a call may be sent, and the budget that is in the way."""
 

@@ -33,6 +33,7 @@ from penstock.model.journal import (
     CallRef,
     Intent,
     IntentVerdict,
+    NewestCall,
 )
 from penstock.model.lease import (
     JobEnd,
@@ -278,6 +279,10 @@ class JournalStore(Protocol):
 
         One that was begun again stands where it was begun last.
         """
+        ...
+
+    def newest_calls(self, limit: int) -> Reply[list[NewestCall]]:
+        """The calls that were first written down last, the newest first, without answers."""
         ...
 
     def answer_of(self, key: CallKey) -> Reply[Answer | None]:

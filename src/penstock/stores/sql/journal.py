@@ -23,6 +23,7 @@ from penstock.model.journal import (
     CallState,
     Intent,
     IntentVerdict,
+    NewestCall,
 )
 from penstock.model.run import RunPart
 from penstock.model.spending import (
@@ -249,6 +250,13 @@ _decode_headers = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 
 def calls_of(reader: Statements, job: JobId) -> list[CallRecord]:
     return [call_row(row).as_record() for row in reader.rows("read_calls", job)]
+
+
+def newest_calls(reader: Statements, limit: int) -> list[NewestCall]:
+    return [
+        NewestCall(row[25], row[24], bool(row[26]), call_row(row).as_record())
+        for row in reader.rows("read_newest_calls", limit)
+    ]
 
 
 def answer_of(reader: Statements, key: CallKey) -> Answer | None:

@@ -22,6 +22,7 @@ from penstock.model.journal import (
     CallRef,
     Intent,
     IntentVerdict,
+    NewestCall,
 )
 from penstock.model.lease import (
     JobEnd,
@@ -425,6 +426,9 @@ class SqlStore(ABC):
 
     def calls(self, job: JobId) -> Reply[list[CallRecord]]:
         return self._read(lambda: journal.calls_of(self._reader, job))
+
+    def newest_calls(self, limit: int) -> Reply[list[NewestCall]]:
+        return self._read(lambda: journal.newest_calls(self._reader, limit))
 
     def answer_of(self, key: CallKey) -> Reply[Answer | None]:
         return self._read(lambda: journal.answer_of(self._reader, key))

@@ -1328,6 +1328,16 @@ select
     doubts, doubt_micros, doubt_tokens, app
 from calls where job_id = ?1 order by begun_at, no
 
+-- read_newest_calls --
+-- The last ?1 calls, the newest first: the columns of find_calls, then [key of the job, is it in hand].
+select
+    calls.no, calls.job_id, calls.fingerprint, calls.ordinal, calls.state, calls.token, calls.run_id, calls.day, calls.task,
+    calls.provider, calls.model, calls.begun_at, calls.ended_at, calls.reserved_micros, calls.reserved_tokens,
+    calls.used_micros, calls.used_tokens, calls.bought, calls.reused, calls.resent, calls.estimated, calls.doubts,
+    calls.doubt_micros, calls.doubt_tokens, calls.app, jobs.key,
+    coalesce(calls.ended_at is null and jobs.row_state = 4 and jobs.token = calls.token, false)
+from calls left join jobs on jobs.id = calls.job_id order by calls.no desc limit ?1
+
 -- read_call_answer --
 -- The answer of a call by its key: [status, headers, body, 2 × used, input, output].
 select answers.status, answers.headers, answers.body, answers.used_micros, answers.used_tokens, answers.input_tokens,

@@ -207,6 +207,7 @@ SCANS: dict[str, str] = {
     "list_holders": "there are no more holders than leases",
     "raise_tokens": "a restore, on a copy that nobody uses yet",
     "doubtful_calls": "an operator resets a budget",
+    "read_newest_calls": "backwards from the newest, and as many as are shown",
     "list_failed_preflights": "the doctor looks once, and checks are as few as partitions",
 }
 
