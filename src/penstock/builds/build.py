@@ -180,8 +180,6 @@ class Build:
         """
         digest = request_digest(self._scope.specs, self._request, self._scope.root.id)
         self.prepared = await self._take_up(digest) or await self._begin(digest)
-        if self.prepared is None:
-            await self.release()
         return self.prepared
 
     async def finish(self) -> BuildReport:

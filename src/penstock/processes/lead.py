@@ -220,7 +220,11 @@ def check_message(
 
 
 class BuildLead:
-    """Owns the way of one build from its locks to its jobs, and tells the supervisor of it."""
+    """Owns the way of one build from its locks to its jobs, and tells the supervisor of it.
+
+    Whatever becomes of it, the supervisor lets the locks go: it renews them, and would take locks
+    that are gone for lost ones.
+    """
 
     def __init__(
         self,
@@ -257,11 +261,7 @@ class BuildLead:
         except asyncio.CancelledError:
             if not self._task.cancelled():
                 raise
-            await self._build.release()
             return False
-        except BaseException:
-            await self._build.release()
-            raise
         self.plan_id = None if prepared is None else prepared.plan_id
         protocol.send(self._channel, self._planned(prepared))
         return prepared is not None

@@ -68,7 +68,7 @@ class StoreAccess:
         self._beat: LeaseHeartbeat | None = None
         self._locks: LockHeartbeat | None = None
         self._lost_locks: str | None = None  # why, if somebody else has them
-        self._gives_locks_up = False  # who took them may let them go at any time
+        self._locked: tuple[str, ...] = ()  # the datasets of those locks
         self._statistics: StatisticsLine | None = None
         self.store: Store | None = None
         self.outlook: Question[Outlook] | None = None
@@ -128,14 +128,11 @@ class StoreAccess:
             self._clock,
             hello.lease_ttl_seconds,
             hello.beat_seconds,
-            has_locks=lambda: self._lost_locks is None and not self._gives_locks_up,
+            has_locks=lambda: self._lost_locks is None,
             lost=partial(self._lose_locks, store, frozenset(names)),
         )
+        self._locked = tuple(names)
         self._locks.start()
-
-    def give_locks_up(self) -> None:
-        """The worker that plans is told to end and lets them go: that is no loss."""
-        self._gives_locks_up = True
 
     def _lose_locks(self, store: Store, names: Collection[str]) -> None:
         locks: list[LockView] = []
@@ -199,6 +196,13 @@ class StoreAccess:
         """Wait until all dead workers are reported; not long, if the store is unreachable."""
         if self._dead_workers is not None:
             self._dead_workers.finish(UNREACHABLE_SECONDS if self.unreachable else REPORT_SECONDS)
+
+    def let_locks_go(self) -> None:
+        """Nothing is built under the locks of the run; if it cannot be told, our end tells it."""
+        if self.store is not None and self._locked:
+            seconds = UNREACHABLE_SECONDS if self.unreachable else REPORT_SECONDS
+            with contextlib.suppress(PenstockError, TimeoutError):
+                self.store.release_locks(self._run_id, self._locked).result(seconds)
 
     def stop_heartbeats(self) -> None:
         if self._locks is not None:

@@ -119,6 +119,8 @@ class Supervisor:
                 self._reap(worker)
             self._access.finish_reports()
             self._access.stop_heartbeats()
+            if self.phases.plan_id is None:
+                self._access.let_locks_go()
             self._display.close(self._summarised_run())
             self._access.close()
             self._suspension.close()
@@ -451,8 +453,6 @@ class Supervisor:
             self._wind_down()
             return
         self._announcer.stopping()
-        if not self.phases.is_working:
-            self._access.give_locks_up()
         self._tell_all(protocol.Abort())
         self._restarts.forget()
 

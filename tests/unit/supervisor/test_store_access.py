@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A supervisor renews the locks of its build, and tells a loss from their being let go."""
+"""A supervisor renews the locks of its build, and lets them go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def access() -> Iterator[StoreAccess]:
     access = StoreAccess("run-1", lambda *_: InProcessStore(clock), list, clock, SeededIds(0))
     access.meet(HELLO)
     assert access.open(60)
-    access.keep_locks(["prices"])  # which nobody holds in this store
+    access.keep_locks(["prices"])  # which nobody holds in this store so far
     yield access
     access.stop_heartbeats()
     access.close()
@@ -51,8 +51,16 @@ def test_locks_that_are_gone_while_they_are_needed_end_the_run(access: StoreAcce
         access.look(lambda: None)
 
 
-def test_locks_that_a_stopped_planner_lets_go_are_not_lost(access: StoreAccess) -> None:
-    access.give_locks_up()
-    beat(access)
+def test_locks_that_are_held_are_renewed_until_they_are_let_go(access: StoreAccess) -> None:
+    store = access.store
+    assert store is not None
+    store.take_locks(["prices"], "run-1", "mark", 30, []).result()
 
+    beat(access)
     access.look(lambda: None)
+    held = [lock.name for lock in store.locks().result()]
+    access.stop_heartbeats()
+    access.let_locks_go()
+
+    assert held == ["prices"]
+    assert store.locks().result() == []
