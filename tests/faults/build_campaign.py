@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 from tests.faults import build_oracle
-from tests.faults.build_project import BuildProject
+from tests.faults.build_project import LONG_TTL_SECONDS, BuildProject
 
 #: Points of a worker, and the last of their hits at which it may die. The first of them plans.
 WORKER_POINTS = {
@@ -92,7 +92,7 @@ class BuildCampaign:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.project = BuildProject(self.folder, self.url)
+        self.project = BuildProject(self.folder, self.url, ttl_seconds=LONG_TTL_SECONDS)
         self.version = 0
         self._settled: dict[str, int] = {}  # slice → bodies that had begun when it had a manifest
 

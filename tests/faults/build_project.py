@@ -16,12 +16,13 @@ from tests.faults.launcher import VARIABLE
 from tests.forked import Forked
 from tests.processes import children_of, environment_of_tests, kill_run
 
-TTL_SECONDS = 2.0
-CONFIG = f"""
+TTL_SECONDS = 2.0  # for those who wait for its end
+LONG_TTL_SECONDS = 20.0  # that a busy machine does not use up
+CONFIG = """
 app = "build_app.py"
 durability = "normal"
 [runtime]
-lease_ttl_seconds = {TTL_SECONDS}
+lease_ttl_seconds = {ttl_seconds}
 beat_seconds = 0.1
 grace_seconds = 1.0
 async_slots = 4
@@ -41,12 +42,14 @@ class Ended(NamedTuple):
 class BuildProject:
     """Owns one folder, and the builds in it."""
 
-    def __init__(self, folder: Path, url: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, url: str | None = None, *, ttl_seconds: float = TTL_SECONDS
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.url = url or f"sqlite:///{folder}/built.db"
         self.root = folder / "datasets"
-        (folder / "penstock.toml").write_text(CONFIG)
+        (folder / "penstock.toml").write_text(CONFIG.format(ttl_seconds=ttl_seconds))
         (folder / "bodies.log").touch()
         shutil.copy(Path(__file__).with_name("build_app.py"), folder)
         self.running: list[subprocess.Popen[Any]] = []

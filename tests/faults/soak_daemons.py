@@ -6,12 +6,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+from tests.faults.campaign_folder import Broken, campaign_folder
 from tests.faults.daemon_campaign import DaemonCampaign, race
-from tests.postgres.guard import scratch
 
 
 def races(folder: Path, count: int) -> int:
@@ -61,15 +60,14 @@ def main() -> int:
     parser.add_argument("--races", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="penstock-daemons-", dir=scratch()))
-    print(f"seed {arguments.seed}, folder {folder}", flush=True)
     began = time.monotonic()
-    broken = races(folder, arguments.races)
-    broken += kills(folder / "campaign", arguments.seed, arguments.kills)
-    print(f"{broken} broken, {time.monotonic() - began:.0f} s", flush=True)
-    if not broken:
-        shutil.rmtree(folder)
-    return 1 if broken else 0
+    with campaign_folder("daemons", arguments.seed) as folder:
+        broken = races(folder, arguments.races)
+        broken += kills(folder / "campaign", arguments.seed, arguments.kills)
+        print(f"{broken} broken, {time.monotonic() - began:.0f} s", flush=True)
+        if broken:
+            raise Broken
+    return 0
 
 
 if __name__ == "__main__":
