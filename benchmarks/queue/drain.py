@@ -5,17 +5,27 @@ from __future__ import annotations
 
 from benchmarks import yardstick
 from benchmarks.measuring import Answer, fresh, interleaved, paired_ratio, pick, stopwatch
-from benchmarks.queue.workload import file_url, noop_app, noop_jobs
+from benchmarks.queue.workload import empty_log, file_url, noop_app, noop_jobs
 from benchmarks.report import SPREAD_COLUMNS, spread
 from benchmarks.runner import Check, Outcome, Sense, Setup, Table
 
 
-def drain(url: str, total: int, first: int = 0) -> Answer:
-    """Probe: enqueue no-op jobs, then drain them with one worker and default settings."""
+def drain(url: str, total: int, first: int = 0, settled: str | None = None) -> Answer:
+    """Probe: enqueue no-op jobs, then drain them with one worker and default settings.
+
+    Args:
+        url: of the store.
+        total: how many jobs.
+        first: the number of the first.
+        settled: the store's file, if the log is to be empty before the drain: the keys of new jobs
+            lie scattered in a large file, and their pages are the price of enqueueing.
+    """
     app, noop = noop_app(url)
     app.run(drain=True)  # opens the store and imports what a run needs, before the clock runs
     with stopwatch() as enqueueing:
         app.enqueue_many(noop_jobs(noop, total, first=first))
+    if settled is not None:
+        empty_log(settled)
     with stopwatch() as spent:
         report = app.run(drain=True)
     app.close()

@@ -16,20 +16,17 @@ def measure(setup: Setup) -> Outcome:
     """Drain new jobs on an empty file and on the filled one, in turn."""
     count, total = setup.size(1_000_000, smoke=50_000), setup.size(20_000, smoke=4_000)
     filled = fresh(fill_finished, setup.folder, path=FULL, count=count)["finished"]
-    rounds = iter(range(setup.rounds))
+    files = (f"{number}.db" for number in range(setup.rounds))
+    # The filled file is used in every round, so each has keys of its own.
+    firsts = (1_000 + number * total for number in range(setup.rounds))
 
-    def on_full() -> Answer:
-        # The filled file is used in every round, so each has keys of its own.
-        first = 1_000 + next(rounds) * total
-        return fresh(drain, setup.folder, url=file_url(FULL), total=total, first=first)
+    def on(file: str, first: int = 0) -> Answer:
+        url = file_url(file)
+        return fresh(drain, setup.folder, url=url, total=total, first=first, settled=file)
 
-    urls = (file_url(f"{number}.db") for number in range(setup.rounds))
     answers = interleaved(
         setup.rounds,
-        {
-            "empty": lambda: fresh(drain, setup.folder, url=next(urls), total=total),
-            "full": on_full,
-        },
+        {"empty": lambda: on(next(files)), "full": lambda: on(FULL, next(firsts))},
     )
     figures = (
         ("rate", "rate", "jobs/s"),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ FILE = "queue.db"  # in the folder of the probe
 GROUPS = 8
 COPY_SLICE = 12_500  # of each of the GROUPS templates, in one transaction
 PREPARING_CACHE_KIB = 256 * 1024
+LOG_SECONDS = 60.0  # to empty a log
 
 NoopTask = Task[[int], int]
 
@@ -53,6 +56,16 @@ def enqueue(path: str, count: int, groups: int = GROUPS) -> Answer:
     if created != count:
         raise RuntimeError(f"{created} of {count} jobs were created")
     return {"created": created}
+
+
+def empty_log(path: str) -> None:
+    """Put what is in the log of a store into its file, so that nobody pays for it later."""
+    with contextlib.closing(apsw.Connection(path)) as connection:
+        until = time.monotonic() + LOG_SECONDS
+        while connection.execute("pragma wal_checkpoint(truncate)").fetchall()[0][0]:
+            if time.monotonic() > until:
+                raise RuntimeError(f"The log of {path} stays in use.")
+            time.sleep(0.01)  # the store itself is at it
 
 
 def fill_finished(path: str, count: int) -> Answer:
