@@ -29,6 +29,7 @@ from tests.contract.plans import *  # noqa: F403
 from tests.contract.preflights import *  # noqa: F403
 from tests.contract.purging import *  # noqa: F403
 from tests.contract.redaction import *  # noqa: F403
+from tests.contract.rerunning import *  # noqa: F403
 from tests.contract.results import *  # noqa: F403
 from tests.contract.runs import *  # noqa: F403
 from tests.contract.schedules import *  # noqa: F403

@@ -67,9 +67,9 @@ def _start(world: StoreWorld, state: JobState) -> None:
         case JobState.SKIPPED:
             world.add("parent", dependant)
             _upstream(JobState.ERROR)(world)
-        case JobState.ERROR:
+        case JobState.DONE | JobState.ERROR:
             world.add("x")
-            _ended(JobState.ERROR)(world)
+            _ended(state)(world)
         case _:
             raise AssertionError(f"nothing leaves {state}")
 
@@ -85,6 +85,7 @@ PATHS: dict[tuple[JobState, JobState], Path] = {
     (JobState.IN_PROGRESS, JobState.SKIPPED): _ended(JobState.SKIPPED),
     (JobState.IN_PROGRESS, JobState.ERROR): _ended(JobState.ERROR),
     (JobState.IN_PROGRESS, JobState.CANCELLED): _stopped,
+    (JobState.DONE, JobState.QUEUED): lambda world: world.store.rerun(["x"]).result(),
     (JobState.SKIPPED, JobState.WAITING): lambda world: world.retry_failed(),
     (JobState.ERROR, JobState.QUEUED): lambda world: world.retry_failed(),
 }

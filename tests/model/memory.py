@@ -32,6 +32,7 @@ from penstock.model.views import (
     JobContext,
     Outlook,
     Progress,
+    PutBack,
     ResultPage,
     ResultRow,
     RetryCounts,
@@ -283,8 +284,7 @@ class MemoryStore(AppOperations):
 
     @operation
     def cancel(self, keys: Sequence[str], app: str | None = None) -> frozenset[str]:
-        found = [self._found(key, app) for key in dict.fromkeys(keys)]
-        unfinished = [row for row in found if row is not None and not row.terminal]
+        unfinished = [row for row in self._all_found(keys, app) if not row.terminal]
         self._ends.cancel(unfinished, self._now())
         return frozenset(row.new.key for row in unfinished)
 
@@ -303,6 +303,22 @@ class MemoryStore(AppOperations):
     @operation
     def would_retry(self, task: str | None, max_attempts: int | None) -> RetryCounts:
         return self._chores.would_retry(task, max_attempts)
+
+    @operation
+    def retry(self, keys: Sequence[str], app: str | None = None) -> PutBack:
+        return self._chores.retry(self._all_found(keys, app), self._now())
+
+    @operation
+    def rerun(self, keys: Sequence[str], app: str | None = None, *, fresh: bool = False) -> PutBack:
+        return self._chores.rerun(self._all_found(keys, app), self._now(), fresh=fresh)
+
+    @operation
+    def purge_jobs(self, ends: Sequence[EndMark]) -> Progress:
+        return self._chores.purge_jobs(ends)
+
+    @operation
+    def would_purge_jobs(self, ends: Sequence[EndMark]) -> int:
+        return self._chores.would_purge_jobs(ends)
 
     @operation
     def purge(self, before: int, after: EndMark) -> tuple[Progress, EndMark]:

@@ -34,6 +34,10 @@ class AppOperations(DatasetOperations):
         refuse_several(key, list(found))
         return next(iter(found.values()), None)
 
+    def _all_found(self, keys: Sequence[str], app: str | None) -> list[JobRow]:
+        found = [self._found(key, app) for key in dict.fromkeys(keys)]
+        return [row for row in found if row is not None]
+
     @operation
     def sign_on(self, app: str, tasks: Sequence[str] | None, after_id: JobId) -> Moved:
         tables = self._tables

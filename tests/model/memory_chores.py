@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from penstock.model.job import JobId
-from penstock.model.views import FIRST_END, EndMark, Progress, RetryCounts, Settled
+from penstock.model.views import FIRST_END, EndMark, Progress, PutBack, RetryCounts, Settled
 from penstock.stores.protocol import CHORE_SLICE
+from penstock.stores.sql.row_state import RowState
 from tests.model.memory_calls import Calls
 from tests.model.memory_edges import Dependants
 from tests.model.memory_ends import Ends
@@ -40,6 +41,23 @@ class Chores:
             more=False, failed_total=self._tables.retried, dependants_total=self._tables.put_back
         )
 
+    def retry(self, rows: Iterable[JobRow], now: int) -> PutBack:
+        failed = [row for row in rows if row.state is RowState.ERROR and row.new.plan_id is None]
+        revived = [self._ends.retry(row, now) for row in failed]
+        self._tables.retried += len(revived)
+        self._tables.put_back += self._edges.put_back(revived, now)
+        return _put_back(failed)
+
+    def rerun(self, rows: Iterable[JobRow], now: int, *, fresh: bool) -> PutBack:
+        done = [row for row in rows if row.state is RowState.DONE and row.is_plain]
+        for row in done:
+            self._ends.retry(row, now)
+            self._tables.raise_token(row)
+            if fresh:
+                self._calls.forget(row.id)
+                row.due_at = now
+        return _put_back(done)
+
     def would_retry(self, task: str | None, max_attempts: int | None) -> RetryCounts:
         failed = [row.id for row in self._tables.failed(task, max_attempts, JobId(0))]
         return RetryCounts(len(failed), self._edges.would_put_back(failed))
@@ -48,12 +66,29 @@ class Chores:
         seen = list(islice(self._old(before, after), CHORE_SLICE))
         forgotten = [row for row in seen if self._is_free(row)]
         mark = EndMark(seen[-1].finished_at or 0, seen[-1].id) if seen else after
-        for row in forgotten:
-            self._edges.forget(row)
-            self._calls.forget(row.id)
+        self._forget(forgotten)
         if not seen:
             self._plans.purge(before)
         return Progress(len(forgotten), more=bool(seen)), mark
+
+    def purge_jobs(self, ends: Sequence[EndMark]) -> Progress:
+        forgotten = [row for row in self._ended(ends) if self._is_free(row)]
+        self._forget(forgotten)
+        return Progress(len(forgotten), more=bool(forgotten))
+
+    def would_purge_jobs(self, ends: Sequence[EndMark]) -> int:
+        return sum(map(self._is_free, self._ended(ends)))
+
+    def _ended(self, ends: Sequence[EndMark]) -> Iterator[JobRow]:
+        for finished_at, job_id in ends:
+            row = self._tables.jobs.get(JobId(job_id))
+            if row is not None and row.finished_at == finished_at:
+                yield row
+
+    def _forget(self, rows: Iterable[JobRow]) -> None:
+        for row in rows:
+            self._edges.forget(row)
+            self._calls.forget(row.id)
 
     def would_purge(self, before: int) -> int:
         return sum(map(self._is_free, self._old(before, FIRST_END)))
@@ -70,3 +105,7 @@ class Chores:
         unfinished = any(not self._tables.jobs[child].terminal for child, _ in row.children)
         needed = unfinished or self._plans.keeps(row.new.plan_id)
         return self._tables.sees(row) and not needed and not self._tables.is_detached(row.id)
+
+
+def _put_back(rows: Iterable[JobRow]) -> PutBack:
+    return PutBack(frozenset(row.new.key for row in rows), more=False)

@@ -87,7 +87,9 @@ class Ends:
         rearm = _rearm(end)
         if rearm is None or end.state is not JobState.DONE:
             self._record(row, end.state.value, end.ended_at, end.error, end.started_at)
-        row.result, row.error, row.started_at = end.result, end.error, end.started_at
+        if end.state is JobState.DONE or end.result is not None:
+            row.result = end.result  # else what it returned last is kept
+        row.error, row.started_at = end.error, end.started_at
         row.deferred_since = None
         self._sign(row)
         if rearm is None:
@@ -278,7 +280,7 @@ class Ends:
             del row.history[:-FAILED_TICKS_KEPT]
 
     def retry(self, row: JobRow, now: int) -> JobId:
-        """Let a failed job start afresh."""
+        """Let a job that has ended start afresh."""
         row.attempts = row.crashes = row.losses = 0
         row.deferred_since = None
         self._tables.queue(row, now, now)

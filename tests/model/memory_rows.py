@@ -24,6 +24,7 @@ from penstock.model.job import (
     EdgeKind,
     Job,
     JobId,
+    JobKind,
     JobState,
     LeasedJob,
     NewJob,
@@ -105,6 +106,11 @@ class JobRow:
     @property
     def terminal(self) -> bool:
         return PUBLIC[self.state] in TERMINAL
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a job of a task, and of no plan."""
+        return self.new.kind is JobKind.JOB and self.new.plan_id is None
 
     @property
     def ref(self) -> JobRef:
@@ -315,12 +321,16 @@ class Tables:
         row.lane.jobs += 1
         self._enter(row, row.updated_at)
 
+    def raise_token(self, row: JobRow) -> None:
+        """The same of one that was done, and is to be leased again."""
+        row.token = max(row.token, self._token_floor)
+
     def raise_tokens(self, above: int) -> None:
         """Let every later token be greater than `above` and than any so far."""
         tokens = (row.token for row in self.jobs.values())
         self._token_floor = max(above, self._token_floor, *tokens)
         for row in self.jobs.values():
-            if row.state is not RowState.DONE:  # that one is never leased again
+            if row.state is not RowState.DONE:  # that one is raised when it runs again
                 row.token = self._token_floor
 
     def delete(self, row: JobRow) -> None:

@@ -58,7 +58,7 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
-from penstock.model.views import FIRST_END, Progress
+from penstock.model.views import FIRST_END, EndMark, Progress
 from penstock.stores.protocol import JobFilter, Store
 from penstock.stores.sql.row_state import RowState
 from penstock.stores.sqlite.store import SqliteStore
@@ -589,6 +589,32 @@ class StoreMachine(DatasetRules):
     def retry_failed(self, task: str | None, max_attempts: int | None) -> None:
         self.both(lambda store: store.would_retry(task, max_attempts))
         self.both(lambda store: store.retry_failed(task, max_attempts))
+
+    @precondition(lambda self: bool(self.model._tables.ended))
+    @rule(
+        some=st.lists(picks, min_size=1, max_size=3),
+        verb=st.sampled_from(["retry", "rerun", "rerun", "fresh"]),
+    )
+    def put_back_by_key(self, some: list[int], verb: str) -> None:
+        ended = [row.new.key for row in self.model._tables.jobs.values() if row.terminal]
+        names = [_pick([*ended, "nobody"], pick) for pick in some]
+        if verb == "retry":
+            self.both(lambda store: store.retry(names))
+        else:
+            self.both(lambda store: store.rerun(names, fresh=verb == "fresh"))
+
+    @precondition(lambda self: bool(self.model._tables.ended))
+    @rule(some=st.lists(picks, min_size=1, max_size=2), older=st.integers(0, 1))
+    def purge_by_key(self, some: list[int], older: int) -> None:
+        known = [*self.model._tables.by_key]
+        names = [_pick(known, pick) for pick in some]
+
+        def ends(store: Store) -> list[EndMark]:
+            jobs = [store.job(name).result() for name in dict.fromkeys(names)]
+            return [EndMark((job.finished_at or 0) - older, job.id) for job in jobs if job]
+
+        self.both(lambda store: store.would_purge_jobs(ends(store)))
+        self.both(lambda store: store.purge_jobs(ends(store)))
 
     @precondition(lambda self: bool(self.model._tables.ended))
     @rule(age=st.sampled_from([0, 5_000_000, 30_000_000]))

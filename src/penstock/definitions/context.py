@@ -259,8 +259,8 @@ class Context:
 
 
 def _of_task(rows: Iterable[UpstreamRow], task: Returning[R] | None) -> dict[str, Any] | list[R]:
-    """The results among what a job was enqueued after."""
-    done = [row for row in rows if row.state is JobState.DONE]
+    """The results among what a job was enqueued after; of what runs again the last one."""
+    done = [row for row in rows if row.state is JobState.DONE or row.result is not None]
     if task is not None:
         return [task.read_result(row.key, row.result) for row in done if row.task == task.name]
     return {row.key: msgspec.json.decode(row.result or "null") for row in done}

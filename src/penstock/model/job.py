@@ -28,9 +28,9 @@ class JobState(StrEnum):
     WAITING = "waiting"  # waits for another job
     QUEUED = "queued"  # waits for its turn, or for its time
     IN_PROGRESS = "in_progress"  # is leased by a worker
-    DONE = "done"  # has succeeded; its result is kept
+    DONE = "done"  # has succeeded; its result is kept, also while it runs again
     SKIPPED = "skipped"  # was skipped by its task, or a job that it needs did not succeed
-    ERROR = "error"  # has failed for good; `penstock queue retry-failed` puts it back
+    ERROR = "error"  # has failed for good; `penstock queue retry` and `retry-failed` put it back
     CANCELLED = "cancelled"  # was cancelled by an operator
 
     @property
@@ -59,9 +59,9 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
         JobState.ERROR: "its attempts are used up, or it crashed alone too often",
         JobState.CANCELLED: "an operator",
     },
-    JobState.DONE: {},
-    JobState.SKIPPED: {JobState.WAITING: "retry-failed of what it waits for"},
-    JobState.ERROR: {JobState.QUEUED: "retry-failed"},
+    JobState.DONE: {JobState.QUEUED: "rerun"},
+    JobState.SKIPPED: {JobState.WAITING: "retry or retry-failed of what it waits for"},
+    JobState.ERROR: {JobState.QUEUED: "retry or retry-failed"},
     JobState.CANCELLED: {},
 }
 

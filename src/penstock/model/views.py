@@ -179,7 +179,7 @@ class UpstreamRow(msgspec.Struct, frozen=True, gc=False):
     key: str
     task: str
     state: JobState
-    result: str | None  # JSON text; None: nothing, or it is not done
+    result: str | None  # JSON text of the last; None: nothing, or it was never done
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,6 +237,13 @@ class Settled(msgspec.Struct, frozen=True):
     more: bool
     failed_total: int  # put back by retries since the store was made, by whoever went on with it
     dependants_total: int  # put back because of those
+
+
+class PutBack(msgspec.Struct, frozen=True):
+    """What one slice of a retry or of a rerun of named jobs did."""
+
+    keys: frozenset[str]  # of those that were put back
+    more: bool  # there is more to do for these, or for what was asked before: ask again
 
 
 class RetryCounts(msgspec.Struct, frozen=True):

@@ -57,6 +57,7 @@ from penstock.model.views import (
     Moved,
     Outlook,
     Progress,
+    PutBack,
     ResultPage,
     RetryCounts,
     Settled,
@@ -503,6 +504,37 @@ class JobStore(Protocol):
 
     def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
         """What retry_failed would put back if nothing else happened; changes nothing."""
+        ...
+
+    def retry(self, keys: Sequence[str], app: str | None = None) -> Reply[PutBack]:
+        """Put the failed jobs of these keys back, with what was skipped because of them.
+
+        Takes at most CHORE_SLICE keys; those of plans and those in other states are left alone.
+        Repeat while it says `more`. Refused with KeyOfSeveralApps where that is not clear.
+        """
+        ...
+
+    def rerun(
+        self, keys: Sequence[str], app: str | None = None, *, fresh: bool = False
+    ) -> Reply[PutBack]:
+        """Let the done jobs of these keys run again, from their first attempt.
+
+        Takes at most CHORE_SLICE keys; what is no plain job and what is not done is left alone.
+        Their results stay until they are done again, their dependants stay told. Fresh: the calls
+        that they have journaled are forgotten in the transaction that puts them back. Repeat while
+        it says `more`. Refused with KeyOfSeveralApps where that is not clear.
+        """
+        ...
+
+    def purge_jobs(self, ends: Sequence[EndMark]) -> Reply[Progress]:
+        """Forget these jobs, each named by its end, as `purge` does; repeat while it says `more`.
+
+        Takes at most CHORE_SLICE of them. What has run again since is not touched.
+        """
+        ...
+
+    def would_purge_jobs(self, ends: Sequence[EndMark]) -> Reply[int]:
+        """How many of these purge_jobs would forget now; changes nothing."""
         ...
 
     def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:

@@ -770,8 +770,8 @@ update penstock.ready_lanes set parked_on = null where parked_on is not null and
 
 -- end_jobs --
 -- Ends leased jobs under their tokens: arrays of id, token, row_state, result, error, started_at, ended_at, then the
--- worker; answers which were ended. Fencing: the token must be the job's current one. Differs from sqlite because an
--- ended job moves to where ends are kept.
+-- worker; answers which were ended. Fencing: the token must be the job's current one. What a job returned last is kept when it
+-- does not end well. Differs from sqlite because an ended job moves to where ends are kept.
 with gone as (
     delete from penstock.hot using unnest(
         $1::bigint[], $2::bigint[], $3::smallint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[]
@@ -779,7 +779,8 @@ with gone as (
     where hot.job_id = done.id and hot.token = done.token and hot.worker = $8 and hot.row_state + 0 = 4
     returning
         hot.job_id, done.end_state, hot.token, hot.attempts, hot.crashes, hot.due_at, hot.available_at, done.started_at,
-        done.ended_at, done.result, done.error
+        done.ended_at, case done.end_state when 5 then done.result else coalesce(done.result, hot.result) end as result,
+        done.error
 ), kept as (
     insert into penstock.ended (
         job_id, row_state, token, ended_token, worker, attempts, crashes, due_at, available_at, started_at, finished_at,
@@ -1398,16 +1399,27 @@ select ended.job_id, jobs.lane_id,
 from penstock.ended join penstock.jobs on jobs.id = ended.job_id join penstock.lanes on lanes.id = jobs.lane_id
 where ended.row_state = 7 and ended.row_state >= 6 and ended.job_id > $1 order by ended.job_id limit $4
 
+-- named_jobs --
+-- Jobs of these keys in a state, of no plan: [key, id, lane, app]; $1 = [key, …], $2 = row_state, $3 = app, $4 = kind, each of
+-- both may be anyone's. Nobody puts them back or forgets them before we are done.
+select jobs.key, jobs.id, jobs.lane_id, apps.name
+from penstock.jobs join penstock.ended on ended.job_id = jobs.id
+join penstock.lanes on lanes.id = jobs.lane_id join penstock.apps on apps.no = jobs.app
+where jobs.key = any(array(select jsonb_array_elements_text($1::jsonb))) and ended.row_state + 0 = $2
+    and jobs.plan_id is null and ($3::bigint is null or jobs.app = $3) and ($4::text is null or lanes.kind = $4)
+order by ended.job_id for update of ended
+
 -- requeue_jobs --
--- Failed jobs start afresh; $1 = [[id, …], …], $2 = now. Differs from sqlite because the row of an end is the history of
--- its attempt: it is kept.
+-- Jobs that ended as $3 start afresh; $1 = [[id, …], …], $2 = now, $4 = the time that they are meant for from now on, null: as
+-- before. Differs from sqlite because the row of an end is the history of its attempt: it is kept.
 with gone as (
     delete from penstock.ended
-    where row_state = 7 and job_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
+    where row_state + 0 = $3 and job_id = any(array(select (job ->> 0)::bigint from jsonb_array_elements($1::jsonb) as job))
     returning *
 ), kept as (
     insert into penstock.attempts (job_id, token, worker, outcome, started_at, ended_at, error)
-    select job_id, token, worker, 'error', started_at, finished_at, error from gone where worker is not null
+    select job_id, token, worker, case row_state when 5 then 'done' else 'error' end, started_at, finished_at, error
+    from gone where worker is not null
     on conflict do nothing
 )
 insert into penstock.hot (
@@ -1416,7 +1428,7 @@ insert into penstock.hot (
 )
 select
     gone.job_id, jobs.lane_id, -greatest(jobs.priority, -9223372036854775807), octet_length(jobs.payload), 2, gone.token,
-    gone.ended_token, gone.due_at, $2::bigint, gone.started_at, $2::bigint, gone.result, gone.error
+    gone.ended_token, coalesce($4::bigint, gone.due_at), $2::bigint, gone.started_at, $2::bigint, gone.result, gone.error
 from gone join penstock.jobs on jobs.id = gone.job_id
 
 -- revive_later --
@@ -2387,10 +2399,10 @@ select job_id, finished_at, key, result from (
 
 -- list_upstream --
 -- What a job was enqueued after and what it returned, in that order: [key, task, row_state, result].
-select parent.key, lanes.task, states.row_state, ended.result
+select parent.key, lanes.task, states.row_state, coalesce(ended.result, hot.result)
 from penstock.edges join penstock.jobs as parent on parent.id = edges.parent_id
 join penstock.lanes on lanes.id = parent.lane_id join penstock.states on states.job_id = parent.id
-left join penstock.ended on ended.job_id = parent.id
+left join penstock.ended on ended.job_id = parent.id left join penstock.hot on hot.job_id = parent.id
 where edges.child_id = $1 order by edges.ordinal, edges.parent_id
 
 -- list_unhappy --

@@ -53,7 +53,7 @@ def _requeue_failed(tx: Transaction, most: int) -> int:
         task, max_attempts, app, after = asked[0]
         size = min(most, CHORE_SLICE)
         seen = tx.array("failed_jobs", after, task, max_attempts, size, app)
-        _requeue(tx, [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted])
+        retry_these(tx, [(job_id, lane_id) for job_id, lane_id, wanted in seen if wanted])
         failpoints.hit("retry.in_tx")
         if len(seen) < size:
             del asked[0]
@@ -64,17 +64,25 @@ def _requeue_failed(tx: Transaction, most: int) -> int:
     return 0 if asked else most
 
 
-def _requeue(tx: Transaction, failed: Sequence[tuple[int, int]]) -> None:
-    if not failed:
+def retry_these(tx: Transaction, failed: Sequence[tuple[int, int]]) -> None:
+    """Put failed jobs back, [id, lane]; what was skipped because of them is to follow."""
+    if failed:
+        requeue(tx, failed, RowState.ERROR)
+        revive_later(tx, [job_id for job_id, _ in failed])
+        _count(tx, FAILED_TOTAL, len(failed))
+
+
+def requeue(
+    tx: Transaction, jobs: Sequence[tuple[int, int]], ended: RowState, due_at: int | None = None
+) -> None:
+    """Let jobs that ended so, [id, lane], start afresh; `due_at` is their new time, if any."""
+    if not jobs:
         return
-    job_ids = [job_id for job_id, _ in failed]
-    tx.hold("hold_settling", as_json(job_ids))
-    tx.run("requeue_jobs", as_json(failed), tx.now)
-    for _, lane_id in failed:
-        tx.move(lane_id, JobState.ERROR, JobState.QUEUED)
+    tx.hold("hold_settling", as_json([job_id for job_id, _ in jobs]))
+    tx.run("requeue_jobs", as_json(jobs), tx.now, int(ended), due_at)
+    for _, lane_id in jobs:
+        tx.move(lane_id, PUBLIC[ended], JobState.QUEUED)
         tx.touch(lane_id)
-    revive_later(tx, job_ids)
-    _count(tx, FAILED_TOTAL, len(failed))
 
 
 def revive_later(tx: Transaction, job_ids: Iterable[int]) -> None:

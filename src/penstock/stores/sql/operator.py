@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator may do to jobs: cancel, revoke, retry."""
+"""What an operator may do to jobs: cancel, revoke, retry, run again."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections.abc import Sequence
 from penstock.errors import KeyOfSeveralApps
 from penstock.model.job import AttemptError, ErrorCategory, JobKind, JobState
 from penstock.model.lease import JobRef, Verdict
-from penstock.model.views import Settled
+from penstock.model.views import PutBack, Settled
+from penstock.stores.protocol import CALLS_DROPPED
 from penstock.stores.sql.dependants import (
     DEPENDANTS_TOTAL,
     FAILED_TOTAL,
     ask_for_retry,
     note_ended,
+    requeue,
+    retry_these,
     settle,
     total,
 )
+from penstock.stores.sql.journal import forget_calls
 from penstock.stores.sql.row_state import PUBLIC, RowState
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
@@ -86,3 +90,44 @@ def retry_failed(
     """Ask for failed jobs to be put back, and begin with it."""
     ask_for_retry(tx, task, max_attempts, app)
     return go_on(tx)
+
+
+def retry(tx: Transaction, keys: Sequence[str], app: int | None) -> PutBack:
+    """Put the failed jobs of these keys back; what was skipped because of them follows."""
+    tx.one_at_a_time()
+    if settle(tx):  # whoever is not told yet that a job failed cannot be put back
+        return PutBack(frozenset(), more=True)
+    failed = _named(tx, keys, RowState.ERROR, app, None)
+    retry_these(tx, [*failed.values()])
+    return PutBack(frozenset(failed), more=settle(tx))
+
+
+def rerun(tx: Transaction, keys: Sequence[str], app: int | None, *, fresh: bool) -> PutBack:
+    """Let the done jobs of these keys run again; those that wait for them were told before.
+
+    Fresh: what they bought is forgotten. They are meant for another time from now on, so that no
+    provider takes a call of theirs for one that it has served.
+    """
+    tx.one_at_a_time()
+    if settle(tx):
+        return PutBack(frozenset(), more=True)
+    done = _named(tx, keys, RowState.DONE, app, JobKind.JOB)
+    if fresh and forget_calls(tx, [job_id for job_id, _ in done.values()]) == CALLS_DROPPED:
+        return PutBack(frozenset(), more=True)  # they may have more
+    requeue(tx, [*done.values()], RowState.DONE, tx.now if fresh else None)
+    return PutBack(frozenset(done), more=False)
+
+
+def _named(
+    tx: Transaction, keys: Sequence[str], state: RowState, app: int | None, kind: JobKind | None
+) -> dict[str, tuple[int, int]]:
+    """Jobs of these keys in a state, of no plan: id and lane by key."""
+    found: dict[str, tuple[int, int]] = {}
+    apps: dict[str, list[str]] = {}
+    wanted = as_json(list(dict.fromkeys(keys)))
+    for key, job_id, lane_id, owner in tx.array("named_jobs", wanted, int(state), app, kind):
+        found[key] = job_id, lane_id
+        apps.setdefault(key, []).append(owner)
+    for key, owners in apps.items():
+        refuse_several(key, owners)
+    return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention: purges jobs that ended long ago.
+"""Retention: purges jobs that ended long ago, and ended ones that somebody names.
 
 In slices, bounded in jobs and in edges. A job with very many edges loses them slice by slice
 before it goes itself.
@@ -7,8 +7,8 @@ before it goes itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence, Set
+from typing import Any, NamedTuple
 
 from penstock.model.job import JobState
 from penstock.model.views import EndMark, Progress
@@ -18,7 +18,7 @@ from penstock.stores.sql.enqueue import upstream_error
 from penstock.stores.sql.journal import forget_calls
 from penstock.stores.sql.plans import purge_plans
 from penstock.stores.sql.row_state import PUBLIC, RowState
-from penstock.stores.sql.statements import as_json
+from penstock.stores.sql.statements import Statements, as_json
 from penstock.stores.sql.transaction import Transaction
 
 MANY_EDGES = 500  # to dependants, or from what it waited for: such a job is stripped first
@@ -50,15 +50,45 @@ def purge(
     if seen[0].edges >= MANY_EDGES and seen[0].free and _strip(tx, seen[0]):
         return Progress(0, more=True), after  # it is the first again, with fewer edges
     visited = _few_edges(seen)
-    free = {job.id for job in visited if job.free and job.edges < MANY_EDGES}
-    may_go = tx.forget_alone(free)
-    old = [job for job in visited if job.id in may_go]
+    count = _forget_free(tx, visited)
+    if count is None:
+        return Progress(0, more=True), after
+    last = visited[-1]
+    return Progress(count, more=True), EndMark(last.finished_at, last.id)
+
+
+def purge_jobs(tx: Transaction, ends: Sequence[EndMark], app: int | None) -> Progress:
+    """Forget what may be forgotten of these jobs, as far as they have not run again since."""
+    tx.one_at_a_time()
+    if settle(tx):
+        return Progress(0, more=True)
+    seen = [_Old(*row) for row in rows_of_ends(tx, ends, MANY_EDGES, app)]
+    free = [job for job in seen if job.free]
+    if any(job.edges >= MANY_EDGES and _strip(tx, job) for job in free):
+        return Progress(0, more=True)  # it has fewer edges now
+    few = [job for job in free if job.edges < MANY_EDGES]
+    count = _forget_free(tx, _few_edges(few)) if few else 0
+    return Progress(count or 0, more=count != 0)
+
+
+def rows_of_ends(
+    reader: Statements, ends: Sequence[EndMark], edges: int, app: int | None
+) -> Iterator[Sequence[Any]]:
+    """The rows of `old_jobs` of single jobs, each found by its end, as far as it is still there."""
+    for ended_at, job_id in ends:
+        rows = reader.array("old_jobs", ended_at + 1, ended_at, job_id - 1, 1, edges, app)
+        yield from (row for row in rows if row[0] == job_id)
+
+
+def _forget_free(tx: Transaction, jobs: Sequence[_Old]) -> int | None:
+    """Forget those of these jobs that may go; how many. None: calls of theirs, before they go."""
+    may_go = tx.forget_alone({job.id for job in jobs if job.free and job.edges < MANY_EDGES})
+    old = [job for job in jobs if job.id in may_go]
     if old:
         if forget_calls(tx, [job.id for job in old]) == CALLS_DROPPED:
-            return Progress(0, more=True), after  # they may have more; the jobs go afterwards
+            return None  # they may have more
         _forget(tx, old)
-    last = visited[-1]
-    return Progress(len(old), more=True), EndMark(last.finished_at, last.id)
+    return len(old)
 
 
 def _few_edges(seen: Sequence[_Old]) -> list[_Old]:

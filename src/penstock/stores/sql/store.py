@@ -46,6 +46,7 @@ from penstock.model.views import (
     Moved,
     Outlook,
     Progress,
+    PutBack,
     ResultPage,
     RetryCounts,
     Settled,
@@ -308,11 +309,12 @@ class SqlStore(ABC):
         return self._submit(lambda tx: operator.revoke(tx, ref, error))
 
     def cancel(self, keys: Sequence[str], app: str | None = None) -> Reply[frozenset[str]]:
-        def cancel(tx: Transaction) -> frozenset[str]:
-            own = self._own if app is None else tx.first("read_app", app)
-            return operator.cancel(tx, keys, NOBODY if app and own is None else own)
+        return self._submit(lambda tx: operator.cancel(tx, keys, self._named(tx, app)))
 
-        return self._submit(cancel)
+    def _named(self, tx: Transaction, app: str | None) -> int | None:
+        """The number of an app whose jobs are to be changed; ours, or everybody, if none is."""
+        own = self._own if app is None else tx.first("read_app", app)
+        return NOBODY if app and own is None else own
 
     def leases(self, worker: WorkerId) -> Reply[list[JobRef]]:
         return self._read(lambda: self._reader.leases(worker))
@@ -325,6 +327,20 @@ class SqlStore(ABC):
 
     def would_retry(self, task: str | None, max_attempts: int | None) -> Reply[RetryCounts]:
         return self._read(lambda: views.would_retry(self._reader, task, max_attempts, self._own))
+
+    def retry(self, keys: Sequence[str], app: str | None = None) -> Reply[PutBack]:
+        return self._submit(lambda tx: operator.retry(tx, keys, self._named(tx, app)))
+
+    def rerun(
+        self, keys: Sequence[str], app: str | None = None, *, fresh: bool = False
+    ) -> Reply[PutBack]:
+        return self._submit(lambda tx: operator.rerun(tx, keys, self._named(tx, app), fresh=fresh))
+
+    def purge_jobs(self, ends: Sequence[EndMark]) -> Reply[Progress]:
+        return self._submit(lambda tx: retention.purge_jobs(tx, ends, self._own))
+
+    def would_purge_jobs(self, ends: Sequence[EndMark]) -> Reply[int]:
+        return self._read(lambda: views.would_purge_jobs(self._reader, ends, self._own))
 
     def purge(self, before: int, after: EndMark) -> Reply[tuple[Progress, EndMark]]:
         return self._submit(lambda tx: retention.purge(tx, before, after, self._own))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 import msgspec
@@ -53,6 +54,7 @@ from penstock.stores.protocol import (
 )
 from penstock.stores.sql.journal import broken_calls
 from penstock.stores.sql.operator import OWNER, refuse_several
+from penstock.stores.sql.retention import rows_of_ends
 from penstock.stores.sql.row_state import OF_STATE, PUBLIC, RowState
 from penstock.stores.sql.schedules import broken_units
 from penstock.stores.sql.statements import Row, Statements, as_json
@@ -397,3 +399,7 @@ def would_purge(reader: SqlReader, before: int, app: int | None) -> int:
         count += sum(free for *_, free, _ in seen)
         mark = EndMark(seen[-1][3], seen[-1][0])
     return count
+
+
+def would_purge_jobs(reader: SqlReader, ends: Sequence[EndMark], app: int | None) -> int:
+    return sum(free for *_, free, _ in rows_of_ends(reader, ends, ALL, app))

@@ -515,9 +515,11 @@ update lanes set parked_on = null where parked_on is not null
 
 -- end_jobs --
 -- Ends leased jobs under their tokens; ?1 = [[id, token, row_state, result, error, started_at, ended_at, outcome], …],
--- ?2 = worker. Fencing: the token must be the job's current one; the caller compares the number of rows changed.
+-- ?2 = worker. Fencing: the token must be the job's current one; the caller compares the number of rows changed. What a job
+-- returned last is kept when it does not end well.
 update jobs set
-    row_state = ended.value ->> 2, result = ended.value ->> 3, error = ended.value ->> 4,
+    row_state = ended.value ->> 2, error = ended.value ->> 4,
+    result = case ended.value ->> 2 when 5 then ended.value ->> 3 else coalesce(ended.value ->> 3, result) end,
     started_at = ended.value ->> 5, finished_at = ended.value ->> 6, updated_at = ended.value ->> 6,
     ended_token = token, worker = null, solo = 0, losses = 0, deferred_since = null
 from jsonb_each(?1) as ended
@@ -526,7 +528,7 @@ where jobs.id = ended.value ->> 0 and +jobs.token = ended.value ->> 1 and +jobs.
 -- end_job --
 -- The same for one job, to see which of a batch is stale. Fencing: the token must be the job's current one.
 update jobs set
-    row_state = ?3, result = ?4, error = ?5, started_at = ?6, finished_at = ?7, updated_at = ?7, ended_token = token,
+    row_state = ?3, result = case ?3 when 5 then ?4 else coalesce(?4, result) end, error = ?5, started_at = ?6, finished_at = ?7, updated_at = ?7, ended_token = token,
     worker = null, solo = 0, losses = 0, deferred_since = null
 where id = ?1 and token = ?2 and worker = ?8 and row_state = 4
 
@@ -983,12 +985,25 @@ select json_group_array(json_array(id, lane_id, wanted)) from (
     order by jobs.id limit ?4
 )
 
+-- named_jobs --
+-- Jobs of these keys in a state, of no plan: [key, id, lane, app]; ?1 = [key, …], ?2 = row_state, ?3 = app, ?4 = kind, each of
+-- both may be anyone's.
+select json_group_array(json_array(key, id, lane_id, name)) from (
+    select jobs.key, jobs.id, jobs.lane_id, apps.name
+    from jsonb_each(?1) as wanted cross join jobs on jobs.key = wanted.value
+    cross join lanes on lanes.id = jobs.lane_id cross join apps on apps.no = jobs.app
+    where +jobs.row_state = ?2 and +jobs.plan_id is null and (?3 is null or jobs.app = ?3) and (?4 is null or lanes.kind = ?4)
+    order by jobs.id
+)
+
 -- requeue_jobs --
--- Failed jobs start afresh; ?1 = [[id, …], …], ?2 = now.
+-- Jobs that ended as ?3 start afresh; ?1 = [[id, …], …], ?2 = now, ?4 = the time that they are meant for from now on, null: as
+-- before. A done one may be older than the last restore: its next lease needs a greater token than any before that.
 update jobs set
     row_state = 2, attempts = 0, crashes = 0, losses = 0, deferred_since = null, available_at = ?2, finished_at = null,
-    updated_at = ?2
-where id in (select value ->> 0 from jsonb_each(?1)) and row_state = 7
+    updated_at = ?2, due_at = coalesce(?4, due_at),
+    token = max(token, (select cast(meta.value as integer) from meta where name = 'token_floor'))
+where id in (select value ->> 0 from jsonb_each(?1)) and +row_state = ?3
 
 -- revive_later --
 -- Notes jobs that were put back and have dependants; ?1 = [id, …].
