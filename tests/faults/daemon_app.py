@@ -74,7 +74,9 @@ if said("mistake"):
 
 if said("checks") != "none":
 
-    @app.preflight(over=hosts, hint="Is its name right?", recheck=True)
+    @app.preflight(
+        over=hosts, hint="Is its name right?", recheck=True, required=said("optional") == ""
+    )
     async def reachable(ctx: Context, host: str) -> str:
         note("check", host)
         await hang(f"check-{host}")

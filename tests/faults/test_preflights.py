@@ -131,14 +131,16 @@ def test_f63_a_check_that_flaps_is_tried_again_and_the_work_begins(project: Daem
     assert [words[0] for words in project.bodies("check")].count("a") == 2
 
 
+def retried_soon(project: DaemonProject) -> None:
+    """Let degraded units be tried again at once."""
+    code = (project.folder / "daemon_app.py").read_text()
+    soon = "app.baseline(degraded=(0.05, 0.1))\nhosts = app"
+    project.say("daemon_app.py", code.replace("hosts = app", soon))
+
+
 def test_f63_what_breaks_later_is_looked_at_before_the_next_try(project: DaemonProject) -> None:
     project.say("interval", "0.2")
-    project.say(
-        "daemon_app.py",
-        (project.folder / "daemon_app.py")
-        .read_text()
-        .replace("hosts = app", "app.baseline(degraded=(0.05, 0.1))\nhosts = app"),
-    )
+    retried_soon(project)
     process = project.start()
     project.await_bodies("tick", 2)
     project.say("check-a", "fail")
@@ -172,6 +174,7 @@ def test_f63_check_alone_tells_people_and_machines(project: DaemonProject) -> No
             "name": "reachable",
             "partition": "b",
             "passed": False,
+            "required": True,
             "problem": "ValueError: b is not there",
             "hint": "Is its name right?",
         }
@@ -180,6 +183,32 @@ def test_f63_check_alone_tells_people_and_machines(project: DaemonProject) -> No
     out, _ = refused(project, "--check")
     assert out.startswith("FAILED  reachable:b")
     assert out.endswith("1 of 3 preflights failed; nothing else was started.\n")
+
+
+def test_f63_a_check_that_is_not_required_is_listed_and_leaves_its_partition_out(
+    project: DaemonProject,
+) -> None:
+    retried_soon(project)
+    project.say("optional", "yes")
+    project.say("check-b", "fail")
+
+    code, out, err = project.ended("--check", "--json")
+    document = json.loads(out)
+    assert (code, document["passed"], document["failed"], document["left_out"]) == (0, 2, 0, 1), err
+    code, out, _ = project.ended("--check")
+    assert code == 0
+    assert out.startswith("failed  reachable:b")
+    assert "1 of 3 preflights did not pass; they are not required" in out
+
+    process = project.start()
+    project.await_bodies("tick", 2)
+    assert all(words[0] == "a" for words in project.bodies("tick"))
+    project.unsay("check-b")
+    wait_until(lambda: any(words[0] == "b" for words in project.bodies("tick")))
+
+    assert project.stop(process) == 0
+    assert "preflight:reachable:b did not pass and is not required" in project.errors()
+    assert project.broken() == []
 
 
 def test_f63_a_mistake_in_a_definition_is_said_before_anything_runs(

@@ -271,3 +271,69 @@ def test_what_a_recheck_finds_is_kept_before_the_body_goes_on() -> None:
     with harness(app) as test:
         test.advance(60)
     assert kept[:2] == [['"old"'], ['"new"']]
+
+
+def test_a_partition_whose_optional_check_failed_starts_when_it_passes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    checked = Checked(required=False)
+    checked.values = {"a": 5}
+    checked.fails = {"a": ValueError("no such repository")}
+    with harness(checked.app) as test:
+        test.advance(120)
+        (told,) = [line for line in caplog.messages if "is not required" in line]
+        assert told.startswith("preflight:exists:a did not pass")
+        assert {repo for repo, _ in checked.sees} == {"b", "c"}
+        assert 3 <= checked.looks.count("a") <= 8  # at the start, and with growing waits
+        assert (checked.looks.count("b"), checked.looks.count("c")) == (1, 1)
+        left_out = test.store.unit("schedule:poll:a").result()
+        assert left_out is not None
+        assert (left_out.is_failing, left_out.by_others, left_out.attempts) == (True, False, 0)
+
+        checked.fails = {}
+        test.advance(300)
+        looks = checked.looks.count("a")
+        seen = [found for repo, found in checked.sees if repo == "a"]
+        assert seen[0] == {"exists": 5, "schema": 7}
+        test.advance(60)
+        assert checked.looks.count("a") == looks  # it has passed: nobody looks again
+
+
+def test_a_partition_that_is_left_out_uses_up_no_attempts() -> None:
+    app, ticks = Penstock("checked"), []
+    fails = [True]
+
+    @app.preflight(required=False)
+    def up(ctx: Context) -> None:
+        if fails:
+            raise ValueError("down")
+
+    @app.every(10, max_attempts=2)
+    def poll(ctx: TickContext) -> None:
+        ticks.append(1)
+        if len(ticks) == 1:
+            raise ValueError("once")
+
+    with harness(app) as test:
+        test.advance(400)  # ScheduleEnded, if a failed check were an attempt
+        assert ticks == []
+        fails.clear()
+        test.advance(700)
+        assert len(ticks) > 2
+
+
+def test_a_left_out_partition_stays_so_over_a_restart_and_a_required_check_still_counts() -> None:
+    checked = Checked(required=False)
+    with harness(checked.app) as test:
+        test.advance(15)
+        checked.fails = {"a": ValueError("gone")}
+        ticks = len([repo for repo, _ in checked.sees if repo == "a"])
+        test.restart()
+        test.advance(60)
+        assert len([repo for repo, _ in checked.sees if repo == "a"]) == ticks
+
+        checked.fails = {"a": ValueError("gone"), "": ValueError("no schema")}
+        test.restart()
+        with pytest.raises(PreflightFailed) as caught:
+            test.advance(15)
+        assert list(caught.value.failures) == ["preflight:schema"]

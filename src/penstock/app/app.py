@@ -396,6 +396,7 @@ class Penstock:
         over: Partitions[Any] | tuple[Partitions[Any], ...] = (),
         *,
         recheck: bool = False,
+        required: bool = True,
         name: str | None = None,
         uses: Uses | tuple[Uses, ...] | list[Uses] = (),
         timeout: Duration | None = CONFIGURED,
@@ -411,6 +412,8 @@ class Penstock:
             over: the dimensions that it is multiplied by; without, it checks once for all.
             recheck: it stays on duty: work of its partition that has failed is tried again only
                 when it passes.
+            required: False: if it fails, the units of its partition are left out, and looked at
+                again at each of their ticks until it passes; the others work.
             name: what its units are called; the function's name otherwise.
             uses: the providers that it calls, or their names.
             timeout: of one try; `preflight_timeout` otherwise.
@@ -428,7 +431,13 @@ class Penstock:
         def decorate(function: Callable[..., Any]) -> Preflight[..., Any]:
             own_name = name or function.__name__
             check: Preflight[..., Any] = Preflight(
-                own_name, function, over, options, recheck=recheck, hint=hint
+                own_name,
+                function,
+                over,
+                options,
+                recheck=recheck,
+                required=required,
+                hint=hint,
             )
             self.registry.add_preflight(check)
             return check

@@ -28,6 +28,7 @@ class Preflight(Spec[P, R]):
         options: TaskOptions,
         *,
         recheck: bool = False,
+        required: bool = True,
         hint: str | None = None,
     ) -> None:
         given: object = hint  # whatever a user without a type checker wrote
@@ -37,6 +38,7 @@ class Preflight(Spec[P, R]):
             )
         super().__init__(PREFLIGHT, name, function, over, options, Context)
         self.recheck = recheck  # it stays on duty: it decides when failed work goes on
+        self.required = required  # False: what it is about is left out until it passes
         self.hint = hint  # what to do if it fails
 
 
@@ -81,6 +83,7 @@ class PreflightOptions(TypedDict, total=False):
     """What can be said about a preflight besides over what it is."""
 
     recheck: bool
+    required: bool
     name: str | None
     uses: Uses | tuple[Uses, ...] | list[Uses]
     timeout: Duration | None

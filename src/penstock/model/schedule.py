@@ -128,3 +128,9 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     value: str | None = None  # strict JSON text of what it returned; None: nothing, or it failed
     error: AttemptError | None = None
     checked_at: int = 0
+    required: bool = True  # not kept: one that failed and is not required is kept nowhere
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether its partition is left out, while others work."""
+        return self.error is not None and not self.required

@@ -27,6 +27,7 @@ class PreflightPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # repository_exists
     partition: str  # "": it is global
     payload: str  # strict JSON text: the values of its partition, by argument
+    required: bool = True  # False: if it fails, its partition is left out
 
 
 class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -127,6 +127,7 @@ class PreflightRounds:
             name=plan.name,
             partition=plan.partition,
             error=AttemptError(ErrorCategory.OWN, DIED, problem),
+            required=plan.required,
             checked_at=to_micros(self._clock.now()),
         )
 
@@ -197,7 +198,12 @@ class DaemonLead:
         for result in (results if self._check_only else failed)[:CHECKS_TOLD_MAX]:
             protocol.send(self._channel, check_message(result, self._preflights))
         protocol.send(
-            self._channel, protocol.Checked(passed=len(results) - len(failed), failed=len(failed))
+            self._channel,
+            protocol.Checked(
+                passed=len(results) - len(failed),
+                failed=sum(result.required for result in failed),
+                left_out=sum(result.is_left_out for result in failed),
+            ),
         )
 
 
@@ -214,6 +220,7 @@ def check_message(
         name=result.name,
         partition=result.partition,
         passed=False,
+        required=result.required,
         problem=said if error.kind == DIED else f"{error.kind}: {said}".removesuffix(": "),
         hint=hint,
     )

@@ -199,19 +199,24 @@ class RetryPolicy:
         deferred_since_seconds_ago: float | None,
         now: float,
         rand: float,
+        charges: bool = True,
     ) -> RetryDecision:
         """Decide what follows a failed tick of a schedule, which is there to stay.
 
         It waits for others without end. Its own faults are charged and leave it degraded; it is
-        given up only where its author has set `max_attempts`. The arguments are those of `decide`.
+        given up only where its author has set `max_attempts`. The arguments are those of `decide`;
+        without `charges` its own faults cost nothing either, and leave it degraded.
         """
         classified = classify(error, now=now, classifiers=self.classifiers)
         if classified.category in OWN_CLASSES:
             delay_seconds = classified.wait_seconds
             if delay_seconds is None:
-                delay_seconds = self.degraded.delay(attempts, rand)
-            used_up = max_attempts is not None and is_last(attempts, max_attempts)
-            return _charge(error, delay_seconds, ends=used_up)
+                ago = deferred_since_seconds_ago or 0.0
+                step = attempts if charges else self.degraded.step_after(ago)
+                delay_seconds = self.degraded.delay(step, rand)
+            used_up = charges and max_attempts is not None and is_last(attempts, max_attempts)
+            decision = _charge(error, delay_seconds, ends=used_up)
+            return decision if charges else replace(decision, charge=False)
         patient = replace(self, give_up_after_seconds=math.inf)
         return patient._defer(classified, deferred_since_seconds_ago or 0.0, 0, rand)
 

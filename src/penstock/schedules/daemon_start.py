@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from penstock.clock import MICROSECONDS, Clock
+from penstock.clock import Clock, to_micros
 from penstock.errors import PreflightFailed
 from penstock.model.job import SCHEDULE, JobKind, kind_of_name
 from penstock.model.schedule import ARM_UNITS_MAX, ArmReport, PreflightResult, UnitPlan, UnitView
@@ -19,11 +19,13 @@ from penstock.model.views import WorkerView
 from penstock.model.worker import is_abandoned, read_status
 from penstock.planning.units import DaemonPlan, plan_mark
 from penstock.process_identity import is_gone
+from penstock.sentences import counted
 from penstock.stores.protocol import ScheduleStore
 from penstock.stores.retry import StoreRetry
 from penstock.stores.store_future import Reply
 
 PAGE = 1_000  # units that are read at once
+LEFT_OUT_TOLD_MAX = 20  # preflights that are not required and failed; the rest is counted
 WAITS = "Arming schedules has to wait"
 
 log = logging.getLogger("penstock.daemon")
@@ -81,13 +83,16 @@ class Arming:
         self._retry = StoreRetry(log, clock, rand)
 
     async def keep(self, results: Sequence[PreflightResult]) -> None:
-        """Keep what checks came to; if all have passed, what is older is forgotten."""
+        """Keep what checks came to; if all that must have passed, what is older is forgotten.
+
+        Of one that is left out nothing is kept: so it counts as one that has not passed.
+        """
+        oldest_at = min((x.checked_at for x in results), default=to_micros(self._clock.now()))
+        results = [result for result in results if not result.is_left_out]
         for start in range(0, len(results), ARM_UNITS_MAX):
             part = results[start : start + ARM_UNITS_MAX]
             await self._ask(partial(self._store.keep_preflights, self._app, part))
         if all(result.error is None for result in results):
-            now_at = round(self._clock.now() * MICROSECONDS)
-            oldest_at = min((result.checked_at for result in results), default=now_at)
             await self._ask(partial(self._store.forget_preflights, self._app, oldest_at))
 
     async def arm(self, plan: DaemonPlan) -> Armed:
@@ -252,8 +257,24 @@ class DaemonStart:
         failures = {
             result.unit: f"{result.error.kind}: {result.error.message}"
             for result in results
-            if result.error is not None
+            if result.error is not None and result.required
         }
+        _tell_left_out([result for result in results if result.is_left_out])
         if failures:
             raise PreflightFailed(failures, len(results))
         return None if self._check_only else await self._arming.arm(self._plan())
+
+
+def _tell_left_out(results: Sequence[PreflightResult]) -> None:
+    """Say once which partitions are left out."""
+    for result in results[:LEFT_OUT_TOLD_MAX]:
+        if result.error is not None:
+            log.warning(
+                "%s did not pass and is not required, so the units that it is about are left out "
+                "until it does; each of their ticks checks again: %s",
+                result.unit,
+                result.error.format(),
+            )
+    more = len(results) - LEFT_OUT_TOLD_MAX
+    if more > 0:
+        log.warning("%s that are not required did not pass.", counted(more, "more preflight"))

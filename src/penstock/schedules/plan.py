@@ -61,7 +61,10 @@ def plan_daemon(
     for unit, _ in ticks:
         counts[unit.spec] = counts.get(unit.spec, 0) + 1
     return DaemonPlan(
-        preflights=tuple(_preflight(unit, payload) for unit, payload in checks),
+        preflights=tuple(
+            _preflight(unit, payload, preflights[f"{PREFLIGHT}{unit.spec}"])
+            for unit, payload in checks
+        ),
         schedules=tuple(
             _tick(unit, payload, schedules[f"{SCHEDULE}{unit.spec}"], counts[unit.spec], now)
             for unit, payload in ticks
@@ -109,13 +112,14 @@ def _units(
     return found
 
 
-def _preflight(unit: Unit, payload: UnitPayload) -> PreflightPlan:
+def _preflight(unit: Unit, payload: UnitPayload, preflight: Preflight[..., Any]) -> PreflightPlan:
     return PreflightPlan(
         unit=unit.name,
         task=f"{PREFLIGHT}{unit.spec}",
         name=unit.spec,
         partition=unit.partition or "",
         payload=payload.payload,
+        required=preflight.required,
     )
 
 

@@ -35,11 +35,25 @@ class PreflightRecheck:
         self._clock = parts.clock
         self._in_threads: set[str] = set()  # units whose look has not ended, wanted or not
 
-    async def look(
-        self, schedule: Schedule[..., Any], on_duty: Iterable[Preflight[..., Any]], payload: str
-    ) -> None:
-        """Let all of them look that are about this unit; CheckFailed if one does not pass."""
-        for check in checks_of(schedule, payload, on_duty):
+    def due(
+        self,
+        schedule: Schedule[..., Any],
+        on_duty: Iterable[Preflight[..., Any]],
+        payload: str,
+        *,
+        has_failed: bool,
+    ) -> list[Check]:
+        """Those that must pass before a unit ticks: it has failed, or they have never passed."""
+        return [
+            check
+            for check in checks_of(schedule, payload, on_duty)
+            if (has_failed and check.preflight.recheck)
+            or not (check.preflight.required or self._checked.has_passed(check.unit))
+        ]
+
+    async def look(self, checks: Iterable[Check]) -> None:
+        """Let all of them look; CheckFailed if one does not pass."""
+        for check in checks:
             try:
                 value = await self._run(check)
             except asyncio.CancelledError:

@@ -39,7 +39,8 @@ class CheckedValues:
         """
         self.app = app
         self._preflights = tuple(preflights)
-        self.on_duty = tuple(one for one in self._preflights if one.recheck)
+        #: Those that may find something later: on duty, or not required at the start.
+        self.on_duty = tuple(one for one in self._preflights if one.recheck or not one.required)
         self._shares = shares
         self._kept: dict[str, str] = {}  # by unit
         self._of_partition: dict[str, Mapping[str, str]] = {}
@@ -69,6 +70,10 @@ class CheckedValues:
         self._of_partition.clear()
         self._of_tick.clear()
         return True
+
+    def has_passed(self, unit: str) -> bool:
+        """Whether a check has passed, as far as is known here."""
+        return unit in self._kept
 
     def rechecked_for_job(self, job: LeasedJob) -> list[str]:
         """The units of preflights on duty whose values a job may see."""

@@ -134,6 +134,7 @@ class PreflightRun:
             partition=plan.partition,
             value=job.result if _problem(job) is None else None,
             error=_problem(job),
+            required=plan.required,
             checked_at=job.finished_at or round(self._clock.now() * MICROSECONDS),
         )
 

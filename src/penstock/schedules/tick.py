@@ -8,6 +8,7 @@ start; preflights on duty look before a failed tick is tried again.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.definitions.context import TickContext
@@ -30,7 +31,7 @@ from penstock.schedules.preflight_recheck import PreflightRecheck
 from penstock.schedules.preflight_results import CheckedValues, RecheckedReader
 from penstock.stores.protocol import ScheduleStore
 from penstock.stores.retry import StoreRetry
-from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits
+from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits, kind_of
 from penstock.worker.job_kind import PlainKind, job_info, refusal_error
 from penstock.worker.kind import JobReader, Window
 from penstock.worker.parts import WorkerParts
@@ -93,7 +94,8 @@ class TickKind(PlainKind):
         self._rand = parts.ids.random
         self._checked = checked
         self._recheck = None if checked is None else PreflightRecheck(checked, parts)
-        on_duty = [one for one in preflights if one.recheck]
+        on_duty = [one for one in preflights if one.recheck or not one.required]
+        self._optional = {f"preflight {one.plain_name}" for one in on_duty if not one.required}
         self._on_duty = {
             name: tuple(one for one in on_duty if {*one.over} <= {*schedule.over})
             for name, schedule in schedules.items()
@@ -110,12 +112,14 @@ class TickKind(PlainKind):
         return TickContext(info, values, due_at=job.due_at, missed=missed, cursor=job.brought)
 
     def before(self, attempt: Attempt) -> Coroutine[Any, Any, None] | None:
-        """The preflights on duty look, if the last try of this tick failed."""
+        """Preflights look: those on duty after a failure, those not required until they pass."""
         job = attempt.job
-        on_duty, failed = self._on_duty[job.task], job.attempts or job.deferred_since is not None
-        if self._recheck is None or not on_duty or not failed:
+        schedule, on_duty = self._schedules[job.task], self._on_duty[job.task]
+        if self._recheck is None or not on_duty:
             return None
-        return self._recheck.look(self._schedules[job.task], on_duty, job.payload)
+        failed = bool(job.attempts) or job.deferred_since is not None
+        checks = self._recheck.due(schedule, on_duty, job.payload, has_failed=failed)
+        return self._recheck.look(checks) if checks else None
 
     def encoded(
         self,
@@ -148,7 +152,16 @@ class TickKind(PlainKind):
         return JobEnd(job, JobState.DONE, attempt.started_at, now_at, None, None, effects)
 
     def retry_rule(self, policy: RetryPolicy, limits: TaskLimits) -> Callable[..., RetryDecision]:
-        return policy.decide_tick
+        return partial(self._decide, policy)
+
+    def _decide(
+        self,
+        policy: RetryPolicy,
+        error: BaseException,
+        **facts: Any,  # noqa: ANN401 (those of `decide_tick`)
+    ) -> RetryDecision:
+        """A preflight that is not required costs its unit no attempt, however often it fails."""
+        return policy.decide_tick(error, charges=kind_of(error) not in self._optional, **facts)
 
     def refused(self, end: JobEnd, error: PenstockError) -> JobFailure:
         """Like an error of its own."""

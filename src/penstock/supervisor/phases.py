@@ -225,8 +225,10 @@ class Phases:
         """How many have passed and failed, also if the last word was never said."""
         if self.checked is not None:
             return self.checked
-        passed = sum(check.passed for check in self.checks)
-        return Checked(passed=passed, failed=len(self.checks) - passed)
+        failed = [check for check in self.checks if not check.passed]
+        required = sum(check.required for check in failed)
+        passed = len(self.checks) - len(failed)
+        return Checked(passed=passed, failed=required, left_out=len(failed) - required)
 
     def exit_code(self) -> int | None:
         """With which code a run ends that has come no further; None: its work decides."""
@@ -271,11 +273,15 @@ def _first(spec: RunSpec) -> Phase:
 
 def format_armed(checked: Checked | None, armed: Armed) -> str:
     """What is said when the second phase begins."""
-    passed = 0 if checked is None else checked.passed
+    passed, left_out = (0, 0) if checked is None else (checked.passed, checked.left_out)
     head = f"All {passed:,} preflights have passed" if passed > 1 else "The preflight has passed"
+    if left_out:
+        head = (
+            f"{passed:,} of {passed + left_out:,} preflights have passed, the others are optional"
+        )
     schedules = f"{armed.schedules:,} schedule{'' if armed.schedules == 1 else 's'}"
     units = f"{armed.units:,} unit{'' if armed.units == 1 else 's'} of {schedules}"
-    return f"{head}; armed {units}." if passed else f"Armed {units}."
+    return f"{head}; armed {units}." if passed or left_out else f"Armed {units}."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -120,6 +120,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
     name: str
     partition: str  # "": it is global
     passed: bool
+    required: bool = True  # False: if it fails, its partition is left out
     problem: str = ""  # what went wrong, in one line
     hint: str = ""  # what to do
 
@@ -141,7 +142,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, tag="checked"):
     """All preflights have ended."""
 
     passed: int
-    failed: int
+    failed: int  # of those that are required
+    left_out: int = 0  # of those that are not
 
 
 class Armed(msgspec.Struct, frozen=True, kw_only=True, tag="armed"):

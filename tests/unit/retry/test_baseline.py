@@ -57,7 +57,7 @@ def test_parts_are_replaced_one_by_one() -> None:
         {"node": (5,)},
         {"service": (5, 1)},
         {"service": (0, 10)},
-        {"degraded": ("1s", "2s")},
+        {"degraded": ("soon", "later")},
         {"degraded": (1, float("inf"))},
         {"node": (1, 2, 3)},
         {"classify": "node"},

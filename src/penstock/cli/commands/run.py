@@ -29,21 +29,26 @@ from penstock.terminal_text import escaped, print_document, say, warn
 
 ROWS_MAX = 200  # of the table; the rest is counted
 NAME_WIDTH_MAX = 60
+LEFT_OUT = "Not required: the units that it is about are left out until it passes."
 PORT_MAX = 65_535
 
 
 def check_lines(checks: Sequence[Check], checked: Checked) -> list[str]:
     """A row for each reported check: failed ones first, then by name."""
-    rows = sorted(checks, key=lambda check: (check.passed, check.name, check.partition))
+    rows = sorted(
+        checks, key=lambda check: (check.passed, not check.required, check.name, check.partition)
+    )
     shown = rows[:ROWS_MAX]
     names = [_unit(check) for check in shown]
     width = min(max(map(len, names), default=0), NAME_WIDTH_MAX)
     lines = []
     for check, name in zip(shown, names, strict=True):
-        word = "passed" if check.passed else "FAILED"
+        word = "passed" if check.passed else "FAILED" if check.required else "failed"
         lines.append(f"{word}  {name:<{width}}  {escaped(redacted(check.problem))}".rstrip())
         if check.hint and not check.passed:
             lines.append(f"{'':8}{'':<{width}}  {escaped(redacted(check.hint))}")
+        if not (check.passed or check.required):
+            lines.append(f"{'':8}{'':<{width}}  {LEFT_OUT}")
     if len(rows) > len(shown):
         lines.append(f"… and {len(rows) - len(shown):,} more")
     lines.append(_sum(checked))
@@ -55,11 +60,13 @@ def checks_document(checks: Sequence[Check], checked: Checked) -> dict[str, obje
     return {
         "passed": checked.passed,
         "failed": checked.failed,
+        "left_out": checked.left_out,
         "preflights": [
             {
                 "name": check.name,
                 "partition": check.partition or None,
                 "passed": check.passed,
+                "required": check.required,
                 "problem": redacted(check.problem) or None,
                 "hint": redacted(check.hint) or None,
             }
@@ -73,9 +80,14 @@ def _unit(check: Check) -> str:
 
 
 def _sum(checked: Checked) -> str:
-    total = checked.passed + checked.failed
+    total = checked.passed + checked.failed + checked.left_out
     if not total:
         return "The app has no preflights."
+    if checked.left_out and not checked.failed:
+        return (
+            f"{checked.left_out:,} of {total:,} preflights did not pass; they are not required, "
+            "so the others would work."
+        )
     if not checked.failed:
         return "The preflight has passed." if total == 1 else f"All {total:,} preflights passed."
     return f"{checked.failed:,} of {total:,} preflights failed; nothing else was started."

@@ -53,11 +53,13 @@ def test_the_document_has_every_check() -> None:
     assert checks_document([GOOD, BAD], Checked(passed=1, failed=1)) == {
         "passed": 1,
         "failed": 1,
+        "left_out": 0,
         "preflights": [
             {
                 "name": "reachable",
                 "partition": "a/b",
                 "passed": True,
+                "required": True,
                 "problem": None,
                 "hint": None,
             },
@@ -65,8 +67,19 @@ def test_the_document_has_every_check() -> None:
                 "name": "schema",
                 "partition": None,
                 "passed": False,
+                "required": True,
                 "problem": "ValueError: old",
                 "hint": "Migrate.",
             },
         ],
     }
+
+
+def test_a_check_that_is_not_required_is_no_failed_start() -> None:
+    optional = Check(name="reachable", partition="c", passed=False, required=False, problem="404")
+
+    lines = check_lines([GOOD, optional], Checked(passed=1, failed=0, left_out=1))
+
+    assert lines[0] == "failed  reachable:c    404"
+    assert lines[1].strip().startswith("Not required: the units that it is about are left out")
+    assert lines[-1].startswith("1 of 2 preflights did not pass; they are not required")
