@@ -121,6 +121,50 @@ def waits(ctx: Context) -> None:
     time.sleep(600)
 """
 )
+MISTAKES = (
+    NOTES
+    + """
+import sys, threading
+from penstock.errors import UsageError
+
+elsewhere = app.provider("elsewhere", base_url="http://127.0.0.1:9")
+
+@app.task()
+async def child(ctx: Context, n: int) -> None: ...
+
+@app.task(executor="process")
+def mistaken(ctx: Context, how: str) -> object:
+    note("start", ctx)
+    if how == "result":
+        return b"no JSON"
+    if how == "lock":
+        return {"lock": threading.Lock()}
+    if how == "call":
+        ctx.enqueue(child.job(n=1), key=7)
+    if how == "arguments":
+        ctx.enqueue(child.job(m=1))
+    if how == "provider":
+        elsewhere.http_sync.get("/")
+
+if not sys.argv[0].endswith("processes/task.py"):
+
+    @app.task(executor="process")
+    def absent(ctx: Context) -> None: ...
+"""
+)
+GUARDED = """
+from penstock import Context, Penstock
+
+if __name__ == "__main__":
+    app = Penstock("guarded", store="sqlite:///guarded.db")
+
+    @app.task(executor="process")
+    def never(ctx: Context) -> None: ...
+
+    app.enqueue(never.job(), key="one")
+    report = app.run(drain=True)
+    print(report.errors, app.job("one").error)
+"""
 EMBEDDED = """
 import os
 from penstock import Context, Penstock
@@ -356,7 +400,7 @@ def test_an_app_that_only_the_task_process_cannot_load_costs_no_job_anything(sho
     whole = app.read_text()
     app.write_text(
         whole.replace("import asyncio", "import sys\nimport asyncio", 1)
-        + "\nif sys.argv[0].endswith('task_process.py') and os.path.exists(HERE + '/half'):\n"
+        + "\nif sys.argv[0].endswith('processes/task.py') and os.path.exists(HERE + '/half'):\n"
         + "    raise KeyError('half deployed')\n"
     )
     (shop.folder / "half").touch()
@@ -371,6 +415,44 @@ def test_an_app_that_only_the_task_process_cannot_load_costs_no_job_anything(sho
         assert (shop.job(f"awaits-{n}").attempts, shop.job(f"awaits-{n}").crashes) == (0, 0)
     run.send_signal(signal.SIGTERM)
     ends_in_time(run)
+
+
+def test_a_mistake_that_cannot_heal_is_tried_once(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, MISTAKES)
+    how = ("result", "lock", "call", "arguments", "provider")
+    for one in how:
+        shop.add("mistaken", name=one, how=one)
+    shop.add("absent", name="absent")
+    try:
+        code, err = shop.drain()
+
+        assert (code, "Traceback" in err) == (1, False)
+        for one in (*how, "absent"):
+            job = shop.job(f"{one}-0")
+            tries = (job.state, len(shop.attempts(f"{one}-0")))
+            assert tries == (JobState.ERROR, 1), (one, job.last_error)
+    finally:
+        shop.close()
+
+
+def test_an_app_that_its_task_process_imports_and_does_not_find_ends_the_job(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "guarded.py").write_text(GUARDED)
+
+    ran = subprocess.run(
+        [sys.executable, "guarded.py"],
+        cwd=tmp_path,
+        env=environment_of_tests(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+    assert ran.stdout.startswith("1 "), ran.stderr
+    assert "its process could not load the app: The app" in ran.stdout
+    assert "defines no Penstock object" in ran.stdout
 
 
 def test_a_kill_that_comes_late_does_not_hit_the_next_body(shop: Shop) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -113,6 +113,54 @@ def test_what_is_returned_must_fit() -> None:
         for name in app.datasets:
             assert test.read(name).num_rows == 0
         assert test.store.check().result() == []
+
+
+async def child(ctx: Context, n: int) -> None: ...
+
+
+CHILD = Penstock("child").task()(child)
+MISTAKES: dict[str, Callable[[Context], Any]] = {
+    "nothing": lambda ctx: None,
+    "an object": lambda ctx: object(),
+    "rows that are no dicts": lambda ctx: [1, 2],
+    "a column of objects": lambda ctx: [{"a": object()}],
+    "a number too large": lambda ctx: [{"a": 2**70}],
+    "a view in pieces": lambda ctx: memoryview(b"abcd")[::2],
+    "a job without arguments": lambda ctx: ctx.enqueue(CHILD.job_from_json("{}"), key="c"),
+    "a key that is no text": lambda ctx: ctx.enqueue(CHILD.job(n=1), key=7),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_mistake_that_cannot_heal_is_tried_once(is_async: bool) -> None:
+    app = Penstock("mistaken")
+
+    def dataset(name: str, make: Callable[[Context], Any]) -> None:
+        if is_async:
+
+            @app.dataset(calendar=Daily(), name=name)
+            async def build(ctx: Context, at: datetime) -> Any:
+                return make(ctx)
+        else:
+
+            @app.dataset(calendar=Daily(), name=name)
+            def build(ctx: Context, at: datetime) -> Any:
+                return make(ctx)
+
+    names = {name.replace(" ", "_"): make for name, make in MISTAKES.items()}
+    for name, make in names.items():
+        dataset(name, make)
+
+    with harness(app) as test:
+        report = test.build(*names, start=DAY_1, end="2024-01-02")
+
+        tries = {
+            failed.job_id.split(":")[2].split("@")[0]: len(
+                test.store.attempts(failed.job_id).result()
+            )
+            for failed in report.failed
+        }
+        assert tries == dict.fromkeys(names, 1)
 
 
 def test_jobs_that_a_slice_enqueues_come_with_it() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock, Skip, TickContext
-from penstock.errors import PreflightFailed
+from penstock.errors import PayloadError, PreflightFailed, UsageError
 from penstock.model.job import NewJob
 from penstock.model.schedule import PreflightResult
 from penstock.testing import harness
@@ -149,6 +149,16 @@ def test_a_value_that_cannot_be_kept_fails_the_start(value: Any) -> None:
     checked.values = {"a": value}
     with harness(checked.app) as test, pytest.raises(PreflightFailed, match="preflight:exists:a"):
         test.advance(15)
+    assert checked.looks.count("a") == 1  # another look would return the same
+
+
+@pytest.mark.parametrize("mistake", [UsageError("no such call"), PayloadError("no argument")])
+def test_a_mistake_of_a_check_fails_the_start_at_once(mistake: Exception) -> None:
+    checked = Checked()
+    checked.fails = {"a": mistake}
+    with harness(checked.app) as test, pytest.raises(PreflightFailed, match=str(mistake)):
+        test.advance(15)
+    assert checked.looks.count("a") == 1
 
 
 def test_a_check_that_skips_has_passed() -> None:

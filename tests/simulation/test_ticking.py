@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock, Skip, TickContext
-from penstock.errors import ScheduleEnded
+from penstock.errors import PayloadError, ScheduleEnded, UsageError
 from penstock.model.job import ErrorCategory, JobState
 from penstock.testing import harness
 
@@ -194,6 +194,35 @@ def test_a_cursor_that_is_no_json_at_the_end_is_a_fault_of_its_own() -> None:
     assert script.cursor is None
     assert script.unit.failed == 1
     assert script.unit.ticks >= 1
+
+
+def spoils_later(ctx: TickContext) -> None:
+    ctx.cursor = seen = [1.0]
+    seen.append(float("nan"))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        raises(UsageError("no such call")),
+        raises(PayloadError("no such argument")),
+        moves(object()),
+        moves("x" * 2_000_000),
+        spoils_later,
+        lambda ctx: ctx.enqueue(Script().event.job(1), key=7),
+    ],
+)
+def test_a_mistake_that_cannot_heal_leaves_a_schedule_degraded_and_is_told_once_a_try(
+    mistake: Callable[[TickContext], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script(*[mistake] * 100).run(1_200)
+
+    gaps = [b - a for (_, a), (_, b) in zip(script.tries, script.tries[1:], strict=False)]
+    loud = [r for r in caplog.records if "is degraded" in r.getMessage()]
+    assert script.unit.state is JobState.QUEUED
+    assert (script.cursor, script.unit.ticks) == (None, 0)
+    assert len(loud) == script.unit.failed == len(script.tries) >= 5
+    assert all(gap >= 120 for gap in gaps[3:])  # 30 s, doubling to 5 min
 
 
 def test_attempts_that_are_used_up_end_the_run() -> None:

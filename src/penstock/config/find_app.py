@@ -93,7 +93,9 @@ def hidden_modules(folder: Path) -> list[str]:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.exists():
-        raise AppNotFound(f"The app file {str(path)!r} does not exist. Name another with --app.")
+        raise AppNotFound(
+            f"The app file {str(path)!r} does not exist. Name another with --app."
+        ) from FileNotFoundError(str(path))
     module_name = path.stem
     known = sys.modules.get(module_name)
     if known is not None and getattr(known, "__file__", None) == str(path.resolve()):

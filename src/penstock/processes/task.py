@@ -24,7 +24,7 @@ from penstock.builds.slice import run_remote
 from penstock.clock import SystemClock
 from penstock.config.find_app import find_app
 from penstock.definitions.context import Context
-from penstock.errors import InternalError, PayloadError, Skip
+from penstock.errors import AppNotFound, InternalError, PayloadError, Skip
 from penstock.logs import set_up_logging
 from penstock.model.job import SLICE, JobKind, kind_of_name
 from penstock.model.plan import SlicePayload
@@ -32,7 +32,7 @@ from penstock.model.views import UpstreamRow
 from penstock.output_queue import settle_output
 from penstock.process_identity import process_state
 from penstock.redaction.secrets import storable_text
-from penstock.retry.classify import RemoteError
+from penstock.retry.classify import FailureClass, RemoteError
 from penstock.stores.store_future import Reply
 from penstock.terminal_text import queue_output
 from penstock.worker import task_protocol
@@ -67,10 +67,7 @@ def _serve(channel: socket.socket) -> None:
     try:
         app = _load(order)
     except BaseException as error:
-        task_protocol.send(
-            channel,
-            task_protocol.Answer(0, task_protocol.NotLoaded(storable_text(message_of(error)))),
-        )
+        task_protocol.send(channel, task_protocol.Answer(0, _not_loaded(error)))
         return
     fresh, known, pid = _shared(), programs(), os.getpid()
     while (data := task_protocol.receive(channel)) is not None:
@@ -118,6 +115,17 @@ def _load(order: task_protocol.TaskOrder) -> Penstock:
         if place not in sys.path:
             sys.path.append(place)
     return find_app(order.app, Path(order.folder), Penstock)
+
+
+def _not_loaded(error: BaseException) -> task_protocol.NotLoaded:
+    """Why no body can run here, and whether another process may fare better.
+
+    An app that cannot be imported is half deployed, perhaps: its jobs wait and are not charged. One
+    that is not in what was imported, where the worker had it, is defined there only.
+    """
+    is_mistake = isinstance(error, AppNotFound) and error.__cause__ is None
+    category = FailureClass.MISTAKE if is_mistake else FailureClass.NODE
+    return task_protocol.NotLoaded(storable_text(message_of(error)), category)
 
 
 def _run(app: Penstock, call: task_protocol.RunJob) -> task_protocol.FromTask:

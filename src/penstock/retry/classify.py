@@ -23,11 +23,15 @@ from urllib.parse import urlsplit
 
 from penstock.errors import (
     AccountClosed,
+    PayloadError,
     PenstockError,
+    ProviderNotAvailableHere,
     ProviderThrottled,
     ProviderUnavailable,
     ReplyOverdue,
     RequestAdmissionError,
+    StrictJsonError,
+    UnknownTask,
     UsageError,
 )
 
@@ -358,7 +362,7 @@ class FailureClass(StrEnum):
     NODE = "node"  # transport: DNS, TCP, TLS, time-out, reset, end of stream
     SERVICE = "service"  # the other side asks for patience
     UNKNOWN = "unknown"  # nobody recognised it
-    MISTAKE = "mistake"  # our own UsageError: another try would meet it again
+    MISTAKE = "mistake"  # a call of ours was wrong: another try would meet it again
 
 
 #: Faults of the work itself, not of the way or of the other side.
@@ -393,6 +397,11 @@ Classifier = Callable[[BaseException], Opinion]
 _NODE = Classified(FailureClass.NODE)
 _UNKNOWN = Classified(FailureClass.UNKNOWN)
 _MISTAKE = Classified(FailureClass.MISTAKE)
+
+#: Of these themselves, not of what inherits from them: a refused batch may be accepted later.
+_MISTAKES = frozenset(
+    {UsageError, PayloadError, StrictJsonError, UnknownTask, ProviderNotAvailableHere}
+)
 
 
 class TimeLimitError(Exception):
@@ -451,7 +460,7 @@ def _classify(
         )
     inner = _inner(error)
     found = _UNKNOWN if inner is None else _classify(inner, now, classifiers, depth + 1, looks)
-    is_mistake = found is _UNKNOWN and depth == 0 and type(error) is UsageError
+    is_mistake = found is _UNKNOWN and depth == 0 and type(error) in _MISTAKES
     return _MISTAKE if is_mistake else found
 
 

@@ -25,7 +25,7 @@ import msgspec
 from penstock.errors import PayloadError, Skip
 from penstock.model.job import NewJob
 from penstock.process_identity import describe_exit
-from penstock.retry.classify import Classified, FailureClass, RemoteError
+from penstock.retry.classify import Classified, RemoteError
 from penstock.worker import task_protocol
 from penstock.worker.attempt import Encoded, ProcessDied
 from penstock.worker.process_guard import end_guarded
@@ -87,10 +87,9 @@ class TaskProcess:
                 raise Skip(reason)
             case task_protocol.BadPayload(message):
                 raise PayloadError(message)
-            case task_protocol.NotLoaded(message):
-                # No body has run: as if the machine were unhealthy, it waits and is not charged.
+            case task_protocol.NotLoaded(message, category):
                 message = f"its process could not load the app: {message}"
-                raise RemoteError("AppNotFound", message, None, Classified(FailureClass.NODE))
+                raise RemoteError("AppNotFound", message, None, Classified(category))
         self.fit = False
         raise ProcessDied("it began twice")
 

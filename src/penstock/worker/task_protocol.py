@@ -77,9 +77,10 @@ class BadPayload(msgspec.Struct, frozen=True, tag="payload"):
 
 
 class NotLoaded(msgspec.Struct, frozen=True, tag="not_loaded"):
-    """The app cannot be imported there."""
+    """The app cannot be imported there, or is not in what was imported."""
 
     message: str
+    category: FailureClass
 
 
 ToTask = TaskOrder | RunJob

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from penstock.errors import ConfigError, EnqueueRefused, UsageError
+from penstock.errors import ConfigError, EnqueueRefused, PayloadError, UnknownTask, UsageError
 from penstock.model.job import ErrorCategory
 from penstock.retry.classify import Classified, FailureClass, TimeLimitError
 from penstock.retry.policy import GIVE_UP_AFTER_SECONDS, Backoff, RetryDecision, RetryPolicy
@@ -53,10 +53,15 @@ def test_own_fault_is_charged_and_waits_longer_each_time() -> None:
 
 def test_a_mistake_is_charged_and_not_tried_again() -> None:
     first = decide(UsageError("wrong"), attempts=0, max_attempts=9)
+    others = [
+        decide(error, attempts=0, max_attempts=9)
+        for error in (PayloadError("n is missing"), UnknownTask("no 'ask'"))
+    ]
     network = UsageError("wrong")
     network.__cause__ = ConnectionResetError()
 
     assert first == RetryDecision(ErrorCategory.OWN, 0.0, charge=True, ends=True)
+    assert others == [first, first]
     assert not decide(network, attempts=0, max_attempts=9).ends
     assert not decide(EnqueueRefused("not there yet"), attempts=0, max_attempts=9).ends
 
