@@ -140,7 +140,7 @@ def test_a_hidden_concurrency_limits_a_run() -> None:
     assert binding(facts) == (LimitKind.ADAPTIVE_LIMIT, "api/m")
     assert "api/m chat sat at its adaptive limit of" in said.sentence
     assert "the provider answered 429" in said.sentence
-    assert "ask whoever runs api for a higher limit" in said.change
+    assert "Ask api for a higher limit" in said.change
 
 
 def test_a_declared_cap_limits_a_run() -> None:

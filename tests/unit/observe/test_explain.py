@@ -123,6 +123,26 @@ def test_what_workers_say_is_added_up() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("tokens", "change"),
+    [
+        (0, "Make fewer requests, or ask whoever runs a for "),
+        (900, "Ask a for "),
+    ],
+)
+@pytest.mark.parametrize("kind", [LimitKind.ADAPTIVE_LIMIT, LimitKind.LEARNED_RATE])
+def test_another_model_is_advised_only_where_tokens_are_counted(
+    kind: LimitKind, tokens: int, change: str
+) -> None:
+    model = ModelFigures(provider="a", model="m", requests=5, refused=2, tokens=tokens)
+
+    said = advise(facts(part(causes=(cause(kind, "a/m", 9, 7.0),), models=(model,))))
+
+    assert said is not None
+    assert said.change.startswith(change)
+    assert ("another model" in said.change) == (tokens > 0)
+
+
 def test_a_limit_that_was_never_refused_is_said_to_grow() -> None:
     model = ModelFigures(provider="a", model="m", requests=5, limit_reached=40)
 
