@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from penstock.clock import MICROSECONDS, Clock, to_micros
-from penstock.errors import InternalError, LeaseLost
+from penstock.errors import InternalError, LeaseLost, UsageError
 from penstock.ids import IdSource, SystemIds
 from penstock.model.job import Attempt, Job, JobId, NewJob, WorkerId
 from penstock.model.lease import (
@@ -110,6 +110,14 @@ class MemoryStore(AppOperations):
     def enqueue(self, jobs: Sequence[NewJob]) -> EnqueueReport:
         self._edges.refuse(jobs, set())
         return self._edges.accept(jobs, self._now())
+
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> EnqueueReport:
+        raise UsageError("connection= enqueues in a transaction of PostgreSQL.")
+
+    async def enqueue_within_async(
+        self, connection: object, jobs: Sequence[NewJob]
+    ) -> EnqueueReport:
+        return self.enqueue_within(connection, jobs)
 
     @operation
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> None:

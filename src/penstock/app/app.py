@@ -22,7 +22,14 @@ from penstock.definitions.dataset import Dataset, DatasetDecorator, Moment
 from penstock.definitions.partitions import Partitions
 from penstock.definitions.preflight import Preflight, PreflightDecorator, PreflightOptions
 from penstock.definitions.provider import ModelOptions, Provider, ProviderOptions, Uses, models_of
-from penstock.definitions.request import Enqueued, EnqueuedMany, JobRequest, to_new_job
+from penstock.definitions.request import (
+    AsyncConnection,
+    Enqueued,
+    EnqueuedMany,
+    JobRequest,
+    SyncConnection,
+    to_new_job,
+)
 from penstock.definitions.result import JobView, view_of
 from penstock.definitions.retry import Retry
 from penstock.definitions.schedule import Schedule, ScheduleDecorator, ScheduleOptions
@@ -609,10 +616,24 @@ class Penstock:
         priority: int | None = None,
         delay: Duration | None = None,
         group: str | None = None,
+        *,
+        connection: SyncConnection | None = None,
     ) -> Enqueued:
-        """Accept one job. When this returns, the job survives a crash, and power loss."""
+        """Accept one job. When this returns, the job survives a crash, and power loss.
+
+        Args:
+            request: what `task.job(...)` gives.
+            key: what the job is known by; the same key again is the same job.
+            after: jobs that must be done before, by key; `finished(key)`: ended in whatever way.
+            priority: higher goes first, inside a group; the task's otherwise.
+            delay: not before so long: seconds, a timedelta, or a text such as "5m".
+            group: the unit of fairness; the task's otherwise.
+            connection: a `psycopg.Connection` to the database that the store is in: the job is
+                enqueued in its transaction, and is there when that is committed.
+        """
         return self._queue.enqueue(
-            _new_job(request, key=key, after=after, priority=priority, delay=delay, group=group)
+            _new_job(request, key=key, after=after, priority=priority, delay=delay, group=group),
+            connection,
         )
 
     async def enqueue_async(
@@ -623,16 +644,28 @@ class Penstock:
         priority: int | None = None,
         delay: Duration | None = None,
         group: str | None = None,
+        *,
+        connection: AsyncConnection | None = None,
     ) -> Enqueued:
-        """The same on an event loop."""
+        """The same on an event loop; the connection is a `psycopg.AsyncConnection`."""
         job = _new_job(request, key=key, after=after, priority=priority, delay=delay, group=group)
-        return await (await self._queue_async()).enqueue_async(job)
+        return await (await self._queue_async()).enqueue_async(job, connection)
 
-    def enqueue_many(self, requests: Iterable[JobRequest[Any]]) -> EnqueuedMany:
-        """Accept many jobs, streaming in batches; each batch is all or nothing."""
-        if isinstance(requests, JobRequest):
-            raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
-        return self._queue.enqueue_many(_new_job(request) for request in requests)
+    def enqueue_many(
+        self, requests: Iterable[JobRequest[Any]], *, connection: SyncConnection | None = None
+    ) -> EnqueuedMany:
+        """Accept many jobs, streaming in batches; each batch is all or nothing.
+
+        With a connection all of them are there when its transaction is committed.
+        """
+        return self._queue.enqueue_many(_new_jobs(requests), connection)
+
+    async def enqueue_many_async(
+        self, requests: Iterable[JobRequest[Any]], *, connection: AsyncConnection | None = None
+    ) -> EnqueuedMany:
+        """The same on an event loop; the connection is a `psycopg.AsyncConnection`."""
+        jobs = _new_jobs(requests)
+        return await (await self._queue_async()).enqueue_many_async(jobs, connection)
 
     def job(self, key: str) -> JobView:
         """Any job of this app as it is now; UnknownJob if there is none of this key."""
@@ -826,6 +859,12 @@ def _slot_flags(
 def _refuse(others: Mapping[str, object]) -> None:
     if others:
         raise TypeError(f"A run has no argument {min(others)!r}.")
+
+
+def _new_jobs(requests: Iterable[JobRequest[Any]]) -> Iterator[NewJob]:
+    if isinstance(requests, JobRequest):
+        raise UsageError("enqueue_many takes many jobs; for one, write app.enqueue(job).")
+    return (_new_job(request) for request in requests)
 
 
 def _new_job(request: JobRequest[R], **options: Any) -> NewJob:  # noqa: ANN401 (passed on)

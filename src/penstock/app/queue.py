@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,12 @@ from penstock.config.load import LoadedSettings, load_settings
 from penstock.config.provider_policy import check_providers
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
-from penstock.definitions.request import Enqueued, EnqueuedMany
+from penstock.definitions.request import (
+    AsyncConnection,
+    Enqueued,
+    EnqueuedMany,
+    SyncConnection,
+)
 from penstock.ids import SystemIds
 from penstock.model.job import NewJob
 from penstock.model.views import EnqueueReport
@@ -142,31 +147,58 @@ class Queue:
         """What readers may see of a dataset."""
         return CommittedSlices(dataset, self.store, self.found_root())
 
-    def enqueue(self, job: NewJob) -> Enqueued:
-        """Accept one job. When this returns, the job survives a crash, and power loss."""
+    def enqueue(self, job: NewJob, connection: SyncConnection | None = None) -> Enqueued:
+        """Accept one job. When this returns, the job survives a crash, and power loss.
+
+        With a connection it is there when the user commits.
+        """
         store = self.store
+        if connection is not None:
+            return enqueued(job, store.enqueue_within(connection, [job]))
         ask = partial(store.enqueue, [job])
         report = repeat_unknown(ask, store, UNCHANGED, ask())
         return enqueued(job, report)
 
-    async def enqueue_async(self, job: NewJob) -> Enqueued:
+    async def enqueue_async(
+        self, job: NewJob, connection: AsyncConnection | None = None
+    ) -> Enqueued:
         """The same on an event loop."""
         store = await self.store_async()
+        if connection is not None:
+            return enqueued(job, await store.enqueue_within_async(connection, [job]))
         report = await repeat_unknown_async(lambda: store.enqueue([job]))
         return enqueued(job, report)
 
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> EnqueuedMany:
+    def enqueue_many(
+        self, jobs: Iterable[NewJob], connection: SyncConnection | None = None
+    ) -> EnqueuedMany:
         """Accept many jobs, streaming in batches; each batch is all or nothing."""
         store = self.store
         total = EnqueuedMany(0, 0)
         waiting: deque[tuple[list[NewJob], Reply[EnqueueReport]]] = deque()
         source = iter(jobs)
+        while connection is not None and (batch := _next_batch(source, store.bulk_jobs)):
+            total = _added(total, batch, store.enqueue_within(connection, batch))
         while batch := _next_batch(source, store.bulk_jobs):
             waiting.append((batch, store.enqueue(batch)))
             if len(waiting) > ENQUEUE_AHEAD:
-                total = _added(total, waiting.popleft(), store)
+                total = _answered(total, waiting.popleft(), store)
         while waiting:
-            total = _added(total, waiting.popleft(), store)
+            total = _answered(total, waiting.popleft(), store)
+        return total
+
+    async def enqueue_many_async(
+        self, jobs: Iterable[NewJob], connection: AsyncConnection | None = None
+    ) -> EnqueuedMany:
+        """The same on an event loop, where a batch is made when the one before is accepted."""
+        store = await self.store_async()
+        total, source = EnqueuedMany(0, 0), iter(jobs)
+        while batch := _next_batch(source, store.bulk_jobs):
+            if connection is not None:
+                report = await store.enqueue_within_async(connection, batch)
+            else:
+                report = await repeat_unknown_async(partial(store.enqueue, batch))
+            total = _added(total, batch, report)
         return total
 
 
@@ -189,12 +221,17 @@ def _next_batch(source: Iterator[NewJob], most: int) -> list[NewJob]:
     return batch
 
 
-def _added(
+def _answered(
     total: EnqueuedMany, sent: tuple[list[NewJob], Reply[EnqueueReport]], store: Store
 ) -> EnqueuedMany:
-    """The counts with those of a batch: jobs that were new, and known (or twice in it)."""
+    """The counts with those of a batch that was sent."""
     batch, reply = sent
     report = repeat_unknown(lambda: store.enqueue(batch), store, KEPT_BEFORE, reply)
+    return _added(total, batch, report)
+
+
+def _added(total: EnqueuedMany, batch: Sequence[NewJob], report: EnqueueReport) -> EnqueuedMany:
+    """The counts with those of a batch: jobs that were new, and known (or twice in it)."""
     return EnqueuedMany(
         total.created + len(report.created),
         total.existing + len(batch) - len(report.created),

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Iterable
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -17,6 +17,18 @@ from penstock.model.names import check_name, check_text
 R = TypeVar("R")
 
 PRIORITY_MAX = 2**31 - 1
+
+
+class SyncConnection(Protocol):
+    """A `psycopg.Connection` of the user's, whose transaction jobs are enqueued in."""
+
+    def commit(self) -> None: ...
+
+
+class AsyncConnection(Protocol):
+    """The same as a `psycopg.AsyncConnection`."""
+
+    def commit(self) -> Awaitable[None]: ...
 
 
 class JobRequest(msgspec.Struct, Generic[R], frozen=True, kw_only=True):

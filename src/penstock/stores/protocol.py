@@ -393,6 +393,20 @@ class JobStore(Protocol):
         """
         ...
 
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> EnqueueReport:
+        """The same in a transaction of the user's connection; blocks.
+
+        Whoever has the transaction commits it, or rolls it back with the jobs. UsageError where
+        the connection cannot be used, or the store is not on a server.
+        """
+        ...
+
+    async def enqueue_within_async(
+        self, connection: object, jobs: Sequence[NewJob]
+    ) -> EnqueueReport:
+        """The same on an event loop, on an async connection."""
+        ...
+
     def register(self, worker: WorkerInfo, ttl_seconds: float) -> Reply[None]:
         """Make a worker known and alive for `ttl_seconds`; unpark every lane."""
         ...

@@ -37,6 +37,13 @@ rollback
 -- The clock that leases live by.
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 
+-- place_of_store --
+-- Which store this is: the server, its database, and the schema in it.
+select
+    (select system_identifier from pg_control_system())::text,
+    (select oid::bigint from pg_database where datname = current_database()),
+    to_regnamespace('penstock')::oid::bigint
+
 -- transaction_fate --
 -- The fate of a transaction: committed, aborted, in progress.
 select pg_xact_status($1::text::xid8)

@@ -14,13 +14,22 @@ from penstock.clock import BootTime, Clock
 from penstock.errors import StoreClosed, StoreError
 from penstock.model.job import NewJob, WorkerId
 from penstock.model.lease import LeaseBatch, LeaseRequest
+from penstock.model.views import EnqueueReport
 from penstock.stores.group_commit import GroupCommit, closed, forked
 from penstock.stores.postgres.connection import Address, Connected, Watch
+from penstock.stores.postgres.lane_cache import LANES_KNOWN_MAX
 from penstock.stores.postgres.notify import Listener
 from penstock.stores.postgres.pipeline import Question
 from penstock.stores.postgres.read import PostgresReader
 from penstock.stores.postgres.session import PostgresSession
 from penstock.stores.postgres.transaction import PostgresTransaction
+from penstock.stores.postgres.user_transaction import (
+    AsyncUserConnection,
+    SyncUserConnection,
+    UserConnection,
+    UserTransaction,
+    in_thread,
+)
 from penstock.stores.postgres.vacuum import DeadRows, Vacuum
 from penstock.stores.protocol import GROUPS_PER_LEASE
 from penstock.stores.sql import enqueue, lease, plans, workers
@@ -55,6 +64,8 @@ class PostgresStore(SqlStore):
         self._address = address
         self._queries = queries
         self._clock = clock
+        self._schema = schema
+        self._lanes_made: set[str] = set()  # as far as known; a purge may have taken them away
         self._pid = os.getpid()
         self._server_time = server_time
         self._watch = Watch(clock)
@@ -79,6 +90,27 @@ class PostgresStore(SqlStore):
     @property
     def url(self) -> str:
         return self._address.shown
+
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> EnqueueReport:
+        user = SyncUserConnection(connection)
+        return self._enqueue_within(jobs, user)
+
+    async def enqueue_within_async(
+        self, connection: object, jobs: Sequence[NewJob]
+    ) -> EnqueueReport:
+        return await in_thread(AsyncUserConnection(connection), partial(self._enqueue_within, jobs))
+
+    def _enqueue_within(self, jobs: Sequence[NewJob], user: UserConnection) -> EnqueueReport:
+        """Lanes are made before, by ourselves: others would wait for those of the user."""
+        texts = {PostgresTransaction.lane_text(spec, self._no) for spec in enqueue.specs_of(jobs)}
+        if not texts <= self._lanes_made:
+            self._submit(lambda tx: enqueue.lanes_of(tx, enqueue.specs_of(jobs))).result()
+            if len(self._lanes_made) > LANES_KNOWN_MAX:
+                self._lanes_made.clear()
+            self._lanes_made |= texts
+        place = self._read(lambda: self._reader.rows("place_of_store")).result()
+        within = UserTransaction(self._address, self._queries, self._clock, self._schema, self._no)
+        return within.enqueue(user, jobs, place)
 
     def beat(
         self, worker_ids: Sequence[WorkerId], ttl_seconds: float

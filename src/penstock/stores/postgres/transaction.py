@@ -138,23 +138,8 @@ class PostgresTransaction(Transaction):
 
         Answers what was asked after the commit; None if that went wrong, and only that.
         """
-        counts = self._merged_counts()
-        last: list[Question] = []
         touched = sorted(self._touched)
-        if touched:
-            self._touched.clear()
-            self._begin_behind(touched)
-            last.append(("keep_heads", (numbers(touched),)))
-        if counts:
-            last.append(("add_counts", (counts,)))
-        accounts = self._merged_accounts()
-        if accounts:
-            last.append(("add_to_accounts", (accounts,)))
-        last += self._merged_units()
-        last += self._merged_slices()
-        if self.made_work:
-            last.append(("tell", ()))
-        last.append(("commit", ()))
+        last = [*self._consequences(touched), ("commit", ())]
         self._still_time()
         answers: list[list[Row]] = []
         is_whole = True
@@ -169,6 +154,30 @@ class PostgresTransaction(Transaction):
             is_whole = False
         self.accepted()
         return answers[len(last) :] if is_whole else None
+
+    def hand_over(self) -> None:
+        """Write all merged consequences; somebody else commits."""
+        self.flush_early()
+        self._round_trip.ask(self._consequences(sorted(self._touched)))
+
+    def _consequences(self, touched: Sequence[int]) -> list[Question]:
+        """What is to be written last; these lanes were touched."""
+        counts = self._merged_counts()
+        last: list[Question] = []
+        if touched:
+            self._touched.clear()
+            self._begin_behind(touched)
+            last.append(("keep_heads", (numbers(touched),)))
+        if counts:
+            last.append(("add_counts", (counts,)))
+        accounts = self._merged_accounts()
+        if accounts:
+            last.append(("add_to_accounts", (accounts,)))
+        last += self._merged_units()
+        last += self._merged_slices()
+        if self.made_work:
+            last.append(("tell", ()))
+        return last
 
     def flush_heads(self) -> None:
         self._open_freed()

@@ -155,6 +155,11 @@ def _first_state(job: NewJob, now: int) -> tuple[RowState, int]:
     return (RowState.WAITING if job.after else RowState.READY), now
 
 
+def specs_of(jobs: Iterable[NewJob]) -> set[LaneSpec]:
+    """The lanes that jobs belong to."""
+    return {*map(_spec, jobs)}
+
+
 def lanes_of(tx: Transaction, specs: Set[LaneSpec]) -> dict[LaneSpec, int]:
     """The lanes that a batch needs, made if need be."""
     texts = {tx.lane_text(spec, tx.app): spec for spec in specs}
@@ -263,7 +268,9 @@ def _place(
     state = RowState.DELAYED if job.delay_seconds > 0 else RowState.READY
     states[child_id] = state
     tx.arrive(job.task, job.group, JobState.QUEUED)
-    tx.touch(lane_id)
+    tx.made_work = True
+    if state is RowState.READY:
+        tx.touch(lane_id)
     return (child_id, int(state), 0, None, None, None)
 
 

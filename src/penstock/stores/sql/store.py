@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from penstock import failpoints
 from penstock.clock import BootTime
+from penstock.errors import UsageError
 from penstock.model.dataset import SliceMarks
 from penstock.model.job import Attempt, Job, JobId, JobState, NewJob, WorkerId
 from penstock.model.journal import (
@@ -266,6 +267,21 @@ class SqlStore(ABC):
             atomic=atomic,
             lazy=len(jobs) == 1,
             opening=self._opening(jobs),
+        )
+
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> EnqueueReport:
+        raise self._not_within()
+
+    async def enqueue_within_async(
+        self, connection: object, jobs: Sequence[NewJob]
+    ) -> EnqueueReport:
+        raise self._not_within()
+
+    def _not_within(self) -> UsageError:
+        return UsageError(
+            f"connection= enqueues in a transaction of PostgreSQL, and the store is {self.url}: "
+            "commit yours first and enqueue without it, or keep the store in that database with "
+            'store = "postgresql://…".'
         )
 
     def _opening(self, jobs: Sequence[NewJob]) -> Callable[[], None] | None:
