@@ -7,16 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import stdev
+from textwrap import indent
 
 import pytest
 
 from penstock.testing import harness
+from tests.acceptance.test_embedding import cells
 from tests.samples import planning_page, testing_a_pipeline
 
 pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = sorted((ROOT / "tests/samples").glob("[a-z]*.py"))
+EMBEDDED = [ROOT / "examples/web/service.py", ROOT / "examples/script/enrich.py"]
+SAMPLES = [*sorted((ROOT / "tests/samples").glob("[a-z]*.py")), *EMBEDDED]
 
 #: Each line must be refused, with this in the message.
 MISTAKES = {
@@ -69,7 +72,11 @@ def test_samples_are_strictly_typed_and_mistakes_are_found(tmp_path: Path) -> No
     ]
     mistakes.write_text("\n".join(lines) + "\n")
 
-    checked = mypy(*map(str, SAMPLES), str(mistakes))
+    notebook = tmp_path / "notebook.py"
+    code = "\n".join(cells(ROOT / "examples/notebook/measure.ipynb"))
+    notebook.write_text("async def notebook() -> None:\n" + indent(code, "    "))
+
+    checked = mypy(*map(str, SAMPLES), str(notebook), str(mistakes))
 
     found = dict(enumerate(lines, start=1))
     told = checked.stdout.splitlines()
