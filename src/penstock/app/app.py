@@ -542,9 +542,7 @@ class Penstock:
             uses=uses,
             retry=checked_retry("@app.dataset", retry),
         )
-        asked: Any = needs
-        if isinstance(needs, Iterator):
-            asked = tuple(needs)  # it can be read once only
+        asked: Any = tuple(needs) if isinstance(needs, Iterator) else needs  # that is read once
 
         def decorate(function: Callable[..., Any]) -> Dataset[..., Any]:
             own_name = name or function.__name__
