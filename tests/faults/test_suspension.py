@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.job import JobState
+from penstock.model.worker import is_abandoned
+from penstock.process_identity import identity, is_gone, parent_of
 from penstock.process_tree import descendants
 from penstock.worker.process_guard import GUARD_NAME
 from tests.faults.shop import CONFIG, NOTES, Shop
@@ -41,6 +43,11 @@ def wait(ctx):
 @app.task()
 def waits(ctx: Context) -> None:
     wait(ctx)
+
+@app.task()
+def dies(ctx: Context) -> None:
+    wait(ctx)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 @app.task(executor="process")
 def waits_with_program(ctx: Context) -> None:
@@ -193,3 +200,25 @@ def test_a_run_that_wakes_without_its_lease_begins_nothing_beside_what_it_cannot
     assert limited.outcomes("first-0") == ["lost", "done"]
     assert len(limited.bodies("beside")) == 1
     assert limited.store.check().result() == []
+
+
+def test_a_worker_that_dies_while_its_supervisor_stands_still_is_left_for_it_to_report(
+    shop: Shop,
+) -> None:
+    """Else what it ran would be no suspect, and would run beside others again."""
+    shop.add("dies")
+    run = start(shop)
+    wait_until(lambda: bool(shop.bodies("start")))
+    wait_until(lambda: bool(shop.store.workers().result()[0].status))
+    (view,) = shop.store.workers().result()
+    ((_, worker, _),) = shop.bodies("start")
+    guard = identity(parent_of(worker))
+    freeze([run.pid], shop.folder / "shop.db")
+
+    (shop.folder / "go").touch()
+    wait_until(lambda: is_gone(guard))
+
+    assert not is_abandoned(view, is_gone)
+    run.send_signal(signal.SIGCONT)
+    wait_until(lambda: shop.job("dies-0").state is JobState.ERROR)
+    assert shop.outcomes("dies-0")[:2] == ["lost", "crashed"]  # alone at once

@@ -99,7 +99,7 @@ class RunOptions:
     app: str = ""  # its name: budgets are per app
     drain: bool = False
     solo: bool = False
-    supervised: bool = False
+    supervisor_pid: int = 0  # who reports its death; 0: nobody
     until: str | None = None  # drain until the job of this key has ended
     lease_ttl_seconds: float | None = None  # None: as configured
     signals: bool = False  # of an embedded run: it is stopped by signals
@@ -213,7 +213,8 @@ def _config(
         drain=options.drain or options.until is not None,
         until=options.until,
         solo=options.solo,
-        runs_suspects=not options.supervised,
+        supervisor_pid=options.supervisor_pid,
+        runs_suspects=not options.supervisor_pid,
         capacity=configured_capacity(settings, sources, providers),
         journal_retention_seconds=settings.journal_retention if _has_paid(settings) else None,
     )

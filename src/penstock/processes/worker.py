@@ -417,7 +417,7 @@ class WorkerProcess:
                 app=app.name,
                 drain=spec.drain,
                 solo=order.solo,
-                supervised=True,
+                supervisor_pid=order.supervisor_pid,
                 until=None if plan_id is None else PlanKeys(plan_id).end,
             ),
             self._tasks(),

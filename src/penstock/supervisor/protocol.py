@@ -68,6 +68,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     alone: tuple[str, ...] = ()  # preflights that ran when one died: they run last, each alone
     crashed: tuple[CrashedPreflight, ...] = ()  # preflights that do not run again
     table_fd: int = -1  # of its slot table
+    supervisor_pid: int  # a worker's parent is its guard
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import selectors
 import signal
 from collections.abc import Sequence
@@ -330,6 +331,7 @@ class Supervisor:
         order = protocol.WorkerOrder(
             spec=self._spec,
             run_id=self.run_id,
+            supervisor_pid=os.getpid(),
             solo=solo,
             patient=self.hello is not None,
             first=not self._workers,

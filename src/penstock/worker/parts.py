@@ -44,6 +44,7 @@ class WorkerConfig:
     drain: bool = False
     until: str | None = None  # drains until the job of this key has ended, whatever else is left
     solo: bool = False  # runs suspects only, one cell at a time, and ends when there are none
+    supervisor_pid: int = 0  # who reports its death; 0: nobody
     runs_suspects: bool = False  # runs suspects itself, when nothing else runs (no supervisor)
     capacity: Mapping[str, CapacityValue] = field(default_factory=dict)  # for whoever asks why
     journal_retention_seconds: float | None = None  # None: no call is kept

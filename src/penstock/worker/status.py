@@ -8,7 +8,6 @@ nothing. Asked about one lease, it says where that stands. Nobody is woken by ei
 from __future__ import annotations
 
 import heapq
-import os
 from math import isfinite
 
 from penstock.admission.tasks.decisions import TaskAdmissionDenied, TaskAdmissionView
@@ -52,7 +51,8 @@ class StatusRow(WorkerObserver):
         slot_kinds = core.slot_kinds
         self._task_slots = {name: slot_kinds[name] for name in sorted(slot_kinds)[:TASKS_SHOWN]}
         self._process = own_identity()
-        self._supervisor = "" if core.config.runs_suspects else identity(os.getppid())
+        supervisor_pid = core.config.supervisor_pid
+        self._supervisor = identity(supervisor_pid) if supervisor_pid else ""
         self._is_stopping = False
         self._looked: WorkerStatus | None = None
         self._published: tuple[WorkerId, WorkerStatus] | None = None

@@ -99,6 +99,7 @@ def test_an_order_is_the_first_thing_a_worker_hears() -> None:
     order = protocol.WorkerOrder(
         spec=protocol.RunSpec(app="a.py", flags={"--slots": 3}, folder="/tmp/ä b", drain=True),
         run_id="run-1",
+        supervisor_pid=7,
         solo=True,
         table_fd=5,
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -198,7 +199,7 @@ class World:
                 app=of.name,
                 drain=drain,
                 solo=solo,
-                supervised=supervised,
+                supervisor_pid=os.getpid() if supervised else 0,
             ),
             {**of.tasks, **of.schedules} if schedules else of.tasks,
             self.settings,
