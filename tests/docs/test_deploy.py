@@ -22,7 +22,7 @@ from penstock.cli import main
 from penstock.clock import SystemClock
 from penstock.config.load import load_settings
 from penstock.config.settings import Settings
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UsageError
 from penstock.supervisor.health_server import HUNG_SECONDS, Health, HealthServer
 from penstock.supervisor.supervisor import AFTER_GRACE_SECONDS
 from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
@@ -66,7 +66,7 @@ def check_command(program: str, *arguments: str) -> None:
 
 def test_a_wrong_command_line_would_be_noticed() -> None:
     for wrong in (["queue", "walk"], ["queue", "run", "--procs", "2"], ["queue", "run", "a", "b"]):
-        with pytest.raises(main._TYPER_USAGE_ERROR):
+        with pytest.raises((main._TYPER_USAGE_ERROR, UsageError)):
             accepted(wrong)
 
 
