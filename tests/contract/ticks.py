@@ -247,6 +247,59 @@ def test_a_first_tick_by_a_clock_that_is_ahead_is_within_a_period(store_world: S
     assert seen(store_world, "b").due_at == store_world.clock.now_micros + round(14.9 * SECOND)
 
 
+# Early ticks
+
+
+def test_a_unit_that_waits_ticks_at_once_and_then_by_its_timing(store_world: StoreWorld) -> None:
+    arm(store_world, unit(store_world, "a", first=500), unit(store_world, "b", first=500))
+    worker = ticker(store_world)
+    store_world.clock.advance(1)
+
+    early = store_world.store.tick_units(["schedule:poll:a", "schedule:nobody"]).result()
+
+    assert early == {"schedule:poll:a"}
+    job = store_world.take_one(worker)
+    assert job.key == "schedule:poll:a"
+    assert job.due_at == store_world.clock.now_micros
+    assert tick(store_world, worker, job) is Verdict.ACCEPTED
+    assert seen(store_world, "a").due_at == job.due_at + 10 * SECOND
+    assert store_world.store.check().result() == []
+
+
+def test_a_failed_tick_that_waits_is_tried_at_once(store_world: StoreWorld) -> None:
+    worker, job = armed_and_leased(store_world)
+    store_world.fail(worker, job, delay=300, charge=True)
+
+    assert store_world.store.tick_units([job.key]).result() == {job.key}
+
+    again = store_world.take_one(worker)
+    assert (again.due_at, again.attempts) == (job.due_at, 1)
+
+
+def test_no_early_tick_overlaps_one_that_runs_or_wakes_what_is_retired(
+    store_world: StoreWorld,
+) -> None:
+    worker, job = armed_and_leased(store_world)
+    arm(store_world, unit(store_world, "b", first=500))
+    store_world.store.retire_units(["schedule:poll:b"]).result()
+
+    keys = [job.key, "schedule:poll:b"]
+    assert store_world.store.tick_units(keys).result() == frozenset()
+
+    assert store_world.take(worker) == {}
+    assert store_world.store.check().result() == []
+
+
+def test_a_cursor_that_is_forgotten_begins_anew(store_world: StoreWorld) -> None:
+    worker, job = armed_and_leased(store_world)
+    tick(store_world, worker, job, effects=[SetCursor(job.key, "5"), SetCursor("other", "6")])
+
+    assert store_world.store.forget_cursors([job.key, "nobody"]).result() == 1
+
+    assert store_world.store.cursors([job.key, "other"]).result() == {"other": "6"}
+    assert store_world.store.forget_cursors([job.key]).result() == 0
+
+
 # Retiring
 
 

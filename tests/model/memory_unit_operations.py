@@ -34,6 +34,15 @@ class UnitOperations(CallOperations):
         return self._units.retire(keys, self._now())
 
     @operation
+    def tick_units(self, keys: Sequence[str]) -> frozenset[str]:
+        return self._units.tick(keys, self._now())
+
+    @operation
+    def forget_cursors(self, names: Sequence[str]) -> int:
+        kept = self._tables.cursors
+        return sum(kept.pop(name, None) is not None for name in dict.fromkeys(names))
+
+    @operation
     def units(self, app: str | None, after_key: str, limit: int) -> list[UnitView]:
         return self._units.views(app, after_key, limit)
 

@@ -84,6 +84,21 @@ class Units:
             self._tables.units[row.id].retired_at = now
         return len(rows)
 
+    def tick(self, keys: Sequence[str], now: int) -> frozenset[str]:
+        refuse_many(keys)
+        found = [self._tables.by_key[key] for key in dict.fromkeys(keys) if self._is_unit(key)]
+        rows = [row for row in found if row.state is RowState.DELAYED]
+        for row in rows:
+            if row.due_at <= now:
+                self._tables.queue(row, now, now)
+                continue
+            row.attempts = row.crashes = row.losses = 0
+            row.deferred_since = row.error = None
+            last = self._tables.units[row.id].last_due_at
+            row.due_at = due_after(now, row.state, row.due_at, last)
+            self._tables.queue(row, now, row.due_at)
+        return frozenset(row.new.key for row in rows)
+
     def _is_unit(self, key: str) -> bool:
         row = self._tables.by_key.get(key)
         return row is not None and row.id in self._tables.units

@@ -211,6 +211,12 @@ class UnitMachine(RuleBasedStateMachine):
         self.workers[which] = self._register()
 
     @rule(wanted=some)
+    def ticked_early(self, wanted: list[str]) -> None:
+        early = self.store.tick_units([f"{POLL}:{name}" for name in wanted]).result()
+        live = {f"{POLL}:{name}" for name in self.units if name not in self.held}
+        assert early <= live - {f"{POLL}:{x}" for x, unit in self.units.items() if unit.retired}
+
+    @rule(wanted=some)
     def retired(self, wanted: list[str]) -> None:
         mine = [name for name in wanted if name in self.units and not self.units[name].retired]
 

@@ -104,6 +104,10 @@ COMMANDS: CommandTable = {
         "penstock.cli.commands.queue:commands",
         "Accept jobs, work on them, look at them.",
     ),
+    "schedule": (
+        "penstock.cli.commands.schedule:commands",
+        "Look at units of schedules, let them tick now, reset their cursors.",
+    ),
     "budget": (
         "penstock.cli.commands.budget:commands",
         "Look at budgets, and let totals begin anew.",

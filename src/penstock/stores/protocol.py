@@ -755,6 +755,18 @@ class ScheduleStore(Protocol):
         """
         ...
 
+    def tick_units(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
+        """Let units that wait tick now; the keys of those. At most ARM_UNITS_MAX.
+
+        One that waits for another try of a failed tick has it now; of others the next occurrence
+        is now, or right after the last one that ended well.
+        """
+        ...
+
+    def forget_cursors(self, names: Sequence[str]) -> Reply[int]:
+        """Let cursors begin anew; how many were set. At most ARM_UNITS_MAX."""
+        ...
+
     def units(self, app: str | None, after_key: str, limit: int) -> Reply[list[UnitView]]:
         """One page of units of an app, or of all, with a key above `after_key`, by key."""
         ...

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.job import AttemptError, ErrorCategory
-from penstock.model.lease import Rearm, SetCursor
+from penstock.model.lease import Effect, Rearm, SetCursor
 from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.clocks import ManualClock
@@ -194,3 +194,57 @@ def test_a_check_is_no_job_and_the_command_that_runs_it_is_named(
         "'preflight:exists:x/y' is a check, not a job: it runs when a daemon starts; "
         "'penstock run --check' runs it now and prints its result.\n"
     )
+
+
+def test_units_are_listed_and_the_degraded_ones_alone(world: StoreWorld, command: Command) -> None:
+    arm(world, "a", "b")
+    worker = world.new_worker([TASK])
+    jobs = world.take(worker)
+    world.fail(worker, jobs[f"{TASK}:b"], delay=600)
+
+    listed, failing = (
+        command("schedule", "list"),
+        command("schedule", "list", "--degraded", "--json"),
+    )
+
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["unit", "poll:a", "poll:b"]
+    assert "degraded" in listed.out.splitlines()[2]
+    (unit,) = failing.document["units"]
+    assert (unit["unit"], unit["is"], unit["failed"]) == (f"{TASK}:b", "degraded", 1)
+    assert unit["error"]
+
+
+def test_a_unit_ticks_now_when_it_is_told_to(world: StoreWorld, command: Command) -> None:
+    arm(world, "a", "b")
+    worker = world.new_worker([TASK])
+    jobs = world.take(worker)
+    world.fail(worker, jobs[f"{TASK}:b"], delay=600)
+
+    ended = command("schedule", "tick", "poll")
+
+    assert ended.code == 1
+    assert ended.out.splitlines() == [
+        f"'{TASK}:b' ticks now.",
+        f"'{TASK}:a' is left as it is: ticks.",
+    ]
+    unit = world.store.unit(f"{TASK}:b").result()
+    assert unit is not None
+    assert unit.available_at > now(world) + 600_000_000  # by the command's clock, which is ahead
+
+
+def test_a_cursor_is_shown_and_reset(world: StoreWorld, command: Command) -> None:
+    arm(world, "a")
+    worker = world.new_worker([TASK])
+    job = world.take_one(worker)
+    refused = command("schedule", "cursor", "poll:a", "--reset")
+    assert refused.code == 2
+    assert "ticks just now" in refused.err
+    effects: list[Effect] = [SetCursor(job.key, '{"page":7}'), Rearm(job.due_at + 10_000_000, 0)]
+    world.ack(worker, job, effects=effects)
+
+    assert command("schedule", "cursor", f"{TASK}:a").document["cursor"] == {"page": 7}
+    assert "begins anew" in command("schedule", "cursor", "poll:a", "--reset").out
+    assert command("schedule", "cursor", "poll:a").document["cursor"] is None
+    unknown = command("schedule", "cursor", "pol:a")
+    assert unknown.code == 2
+    assert "the nearest is 'schedule:poll:a'" in unknown.err

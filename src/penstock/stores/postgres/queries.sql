@@ -2189,6 +2189,10 @@ where job_id = any(array(select value::bigint from jsonb_array_elements_text($1:
 update penstock.units set retired_at = $2
 where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
+-- forget_cursors --
+-- $1 = [name, …].
+delete from penstock.cursors where name = any(array(select jsonb_array_elements_text($1::jsonb)))
+
 -- count_ticks --
 -- How the ticks of units went; $1 = [[job, ticks, missed, failed, last_tick_at, last_due_at], …].
 update penstock.units set

@@ -387,6 +387,34 @@ def _cancel_at_rest(tx: Transaction, units: Sequence[_Known]) -> None:
             tx.leave(one.lane_id)
 
 
+def tick_units(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:
+    """Let units that wait for their time, or for another try, tick now; the keys of those."""
+    refuse_many(keys)
+    tx.flush_units()
+    found = [_Known(*row) for row in tx.find_units(sorted(set(keys)))]
+    waiting = [one for one in found if one.app is not None and one.row_state == RowState.DELAYED]
+    early = [
+        (one.job_id, int(RowState.DELAYED), due_at, due_at)
+        for one in waiting
+        if one.due_at > tx.now
+        for due_at in (due_after(tx.now, one.row_state, one.due_at, one.last_due_at),)
+    ]
+    if early:
+        tx.start_units(early)
+    again = [(one.job_id, tx.now) for one in waiting if one.due_at <= tx.now]
+    if again:
+        tx.run("hasten_units", as_json(again), tx.now)
+    tx.made_work = tx.made_work or bool(waiting)
+    return frozenset(one.key for one in waiting)
+
+
+def forget_cursors(tx: Transaction, names: Sequence[str], app: int) -> int:
+    """Let cursors begin anew; how many were set."""
+    refuse_many(names)
+    tx.flush_units()
+    return tx.run("forget_cursors", as_json([scoped(app, name) for name in names]))
+
+
 def keep_preflights(tx: Transaction, app: str, results: Sequence[PreflightResult]) -> None:
     """The last word on each check counts."""
     refuse_many(results)

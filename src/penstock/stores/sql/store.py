@@ -493,6 +493,12 @@ class SqlStore(ABC):
     def retire_units(self, keys: Sequence[str]) -> Reply[int]:
         return self._submit(lambda tx: schedules.retire_units(tx, keys))
 
+    def tick_units(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
+        return self._submit(lambda tx: schedules.tick_units(tx, keys))
+
+    def forget_cursors(self, names: Sequence[str]) -> Reply[int]:
+        return self._submit(lambda tx: schedules.forget_cursors(tx, names, self._no))
+
     def units(self, app: str | None, after_key: str, limit: int) -> Reply[list[UnitView]]:
         return self._read(lambda: schedules.units_of(self._reader, app, after_key, limit))
 

@@ -1543,6 +1543,10 @@ where id in (select value from jsonb_each(?1)) and row_state = 7
 -- ?1 = [job, …], ?2 = now.
 update units set retired_at = ?2 where job_id in (select value from jsonb_each(?1))
 
+-- forget_cursors --
+-- ?1 = [name, …].
+delete from cursors where name in (select value from jsonb_each(?1))
+
 -- count_ticks --
 -- How the ticks of units went; ?1 = [[job, ticks, missed, failed, last_tick_at, last_due_at], …].
 update units set

@@ -114,6 +114,7 @@ INTENDED = {
     "cancel_units": {"hot_pkey"},
     "cancel_failed": {"ended_pkey"},
     "retire_units": {"units_pkey"},
+    "forget_cursors": {"cursors_pkey"},
     "count_ticks": {"units_pkey"},
     "bound_history": {"units_pkey", "attempts_pkey"},
     "leased_units": {"hot_leased", "units_pkey"},

@@ -117,6 +117,7 @@ INTENDED = {
     "cancel_units": ["jobs USING INTEGER PRIMARY KEY"],
     "cancel_failed": ["jobs USING INTEGER PRIMARY KEY"],
     "retire_units": ["units USING INTEGER PRIMARY KEY"],
+    "forget_cursors": ["cursors USING PRIMARY KEY (name=?)"],
     "count_ticks": ["units USING INTEGER PRIMARY KEY"],
     "bound_history": [
         "units USING INTEGER PRIMARY KEY",
