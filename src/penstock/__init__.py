@@ -17,6 +17,7 @@ from penstock.model.plan import BuildReport
 from penstock.model.request import ReplyFacts
 from penstock.model.run import RunProgress, RunReport
 from penstock.model.task import SchedulingMetadata
+from penstock.model.views import PurgedJobs, RerunJobs, RetriedJobs
 from penstock.outputs.read import Slices
 from penstock.redaction.secrets import Secret
 
@@ -44,7 +45,10 @@ __all__ = [
     "KeyedLimiter",
     "Partitions",
     "Penstock",
+    "PurgedJobs",
     "ReplyFacts",
+    "RerunJobs",
+    "RetriedJobs",
     "Retry",
     "RunProgress",
     "RunReport",

@@ -34,6 +34,7 @@ POINTS = frozenset(
         "reap.in_tx",
         "settle.in_tx",
         "retry.in_tx",
+        "rerun.in_tx",
         "revive.in_tx",
         "intend.in_tx",
         "intend.committed",

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from penstock import failpoints
+from penstock.operate.rerun import rerun
 from penstock.stores.sqlite.store import SqliteStore
 
 
@@ -26,6 +27,8 @@ def main() -> None:
     failpoints.arm(action)
     if deed == "retry":
         store.retry_failed(None, None).result()
+    elif deed == "rerun":
+        rerun(store, (), "work", fresh=True)
     elif deed != "settle":
         raise SystemExit(f"There is no deed {deed!r}.")
     while store.settle().result().more:

@@ -30,7 +30,7 @@ from penstock.definitions.request import (
     SyncConnection,
     to_new_job,
 )
-from penstock.definitions.result import JobView, view_of
+from penstock.definitions.result import JobView, Returning, view_of
 from penstock.definitions.retry import Retry
 from penstock.definitions.schedule import Schedule, ScheduleDecorator, ScheduleOptions
 from penstock.definitions.task import (
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
     from penstock.model.run import OnProgress, RunReport
+    from penstock.model.views import PurgedJobs, RerunJobs, RetriedJobs
     from penstock.outputs.root import OutputRoot
     from penstock.planning.units import DaemonPlan
     from penstock.stores.protocol import Store
@@ -692,6 +693,70 @@ class Penstock:
         async for one in (await self._results_async()).results_of_async(task, since):
             yield one
 
+    def retry(self, *keys: str, task: Returning[Any] | str | None = None) -> RetriedJobs:
+        """Put failed jobs back: those of these keys, or all of a task.
+
+        What was skipped because of them waits again.
+        """
+        from penstock.app import again
+
+        return again.retry(self._queue.store, keys, _task_name(task))
+
+    async def retry_async(
+        self, *keys: str, task: Returning[Any] | str | None = None
+    ) -> RetriedJobs:
+        """The same on an event loop."""
+        return await asyncio.to_thread(self.retry, *keys, task=task)
+
+    def rerun(
+        self, *keys: str, task: Returning[Any] | str | None = None, fresh: bool = False
+    ) -> RerunJobs:
+        """Run done jobs again: those of these keys, or all of a task.
+
+        They begin at their first attempt. A result stays until the job is done again; what was
+        enqueued after it is not touched.
+
+        Args:
+            keys: of jobs.
+            task: all of its done jobs, if no key is given.
+            fresh: buy their paid calls anew, instead of reading the answers from the journal.
+        """
+        from penstock.app import again
+
+        return again.rerun(self._queue.store, keys, _task_name(task), fresh=fresh)
+
+    async def rerun_async(
+        self, *keys: str, task: Returning[Any] | str | None = None, fresh: bool = False
+    ) -> RerunJobs:
+        """The same on an event loop."""
+        return await asyncio.to_thread(self.rerun, *keys, task=task, fresh=fresh)
+
+    def purge(
+        self,
+        *keys: str,
+        task: Returning[Any] | str | None = None,
+        older_than: Duration | None = None,
+    ) -> PurgedJobs:
+        """Forget ended jobs with their results and history; their keys may be used again.
+
+        Args:
+            keys: of jobs.
+            task: all of its ended jobs, if no key is given.
+            older_than: of a task, or of all: only those that ended longer ago.
+        """
+        from penstock.app import again
+
+        return again.purge(self._queue.store, keys, _task_name(task), older_than)
+
+    async def purge_async(
+        self,
+        *keys: str,
+        task: Returning[Any] | str | None = None,
+        older_than: Duration | None = None,
+    ) -> PurgedJobs:
+        """The same on an event loop."""
+        return await asyncio.to_thread(self.purge, *keys, task=task, older_than=older_than)
+
     @property
     def _results(self) -> Results:
         from penstock.app.results import Results
@@ -890,3 +955,7 @@ def _backoff(part: str, pair: tuple[Duration, Duration]) -> Backoff:
             f"app.baseline: {part}= is a pair of durations, the first delay and the longest, such "
             f"as (2, 120), got {pair!r:.100}."
         ) from None
+
+
+def _task_name(task: Returning[Any] | str | None) -> str | None:
+    return task if task is None or isinstance(task, str) else task.name

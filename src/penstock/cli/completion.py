@@ -7,8 +7,9 @@ Keys come from anywhere, and a shell evaluates what it completes; so only harmle
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +18,16 @@ import typer
 
 from penstock.cli.app_inspect import outline_of
 from penstock.cli.target import Target, only_utf8
+from penstock.errors import PenstockError
 from penstock.model.job import JobState
 from penstock.stores.open import keys_beginning
 from penstock.stores.store_future import aside, within
 from penstock.stores.url import default_store_url, is_server
+from penstock.terminal_text import escaped, warn
 
 KEYS_MAX = 50
+KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
+KEYS_NAMED = 3
 ANSWER_SECONDS = 1.0  # a shell waits no longer for the keys of a server
 _HARMLESS = re.compile(r"[\w.:/@%+=,-]+")  # in every shell, unquoted
 
@@ -81,6 +86,25 @@ def complete_key(context: typer.Context, incomplete: str) -> list[str]:
     return _harmless(keys)
 
 
+_KEYS = typer.Argument(
+    metavar="KEY", help="The keys of jobs.", autocompletion=complete_key, callback=only_utf8
+)
+KeysArgument = Annotated[list[str], _KEYS]
+OptionalKeys = Annotated[list[str] | None, _KEYS]
+
+
+def warn_of_others(
+    target: Target, refused: Mapping[str, str], unknown: Iterable[str], *, quiet: bool = False
+) -> int:
+    """Say what was left alone, and which keys no job has; the exit code, 1 if there are some."""
+    sentences = [*refused.values()]
+    for key in unknown:
+        sentences.append(f"No job has the key {key!r}{nearest_keys(target, key)}.")
+    for sentence in () if quiet else sentences:
+        warn(escaped(sentence))
+    return 1 if sentences else 0
+
+
 def known_keys(url: str, start: str, limit: int, *, folder: Path) -> list[str]:
     """Keys of jobs, read without a trace; TimeoutError if a server does not answer."""
     read = partial(keys_beginning, url, start, limit, folder=folder)
@@ -94,3 +118,22 @@ def _harmless(words: Iterable[str]) -> list[str]:
 def _target(context: typer.Context) -> Target:
     given: dict[str, Any] = context.params
     return Target.named(app=given.get("app"), store=given.get("store"))
+
+
+def nearest_keys(target: Target, key: str) -> str:
+    """The nearest of the keys that begin alike, as far as a short look finds them."""
+    known: dict[str, str] = {}  # whatever its case → a key
+    try:
+        url = target.store()[0]
+        for start in dict.fromkeys((key[: len(key) // 2], key[:1], key[:1].swapcase(), "")):
+            keys = known_keys(url, start, KEYS_COMPARED, folder=target.folder)
+            known |= {other.casefold(): other for other in keys}
+    except (PenstockError, TimeoutError):
+        return ""
+    return closest_names(key, known)
+
+
+def closest_names(key: str, known: Mapping[str, str]) -> str:
+    """The closest of what is known, whatever its case → as it is."""
+    near = difflib.get_close_matches(key.casefold(), known, KEYS_NAMED, 0.5)
+    return f"; closest: {', '.join(repr(known[name]) for name in near)}" if near else ""

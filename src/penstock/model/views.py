@@ -246,6 +246,33 @@ class PutBack(msgspec.Struct, frozen=True):
     more: bool  # there is more to do for these, or for what was asked before: ask again
 
 
+class RetriedJobs(msgspec.Struct, frozen=True):
+    """What became of failed jobs that somebody wants to be tried again."""
+
+    failed: int  # put back
+    skipped: int  # put back because of those
+    of_builds: int = 0  # failed as well, and left alone: the same build tries them again
+    refused: dict[str, str] = {}  # key → why it was left alone, and what fits
+    unknown: tuple[str, ...] = ()  # keys that no job has
+
+
+class RerunJobs(msgspec.Struct, frozen=True):
+    """What became of done jobs that somebody wants to run again."""
+
+    rerun: int
+    refused: dict[str, str] = {}  # key → why it was left alone, and what fits
+    unknown: tuple[str, ...] = ()  # keys that no job has
+
+
+class PurgedJobs(msgspec.Struct, frozen=True):
+    """What became of ended jobs that somebody wants to be forgotten."""
+
+    purged: int
+    refused: dict[str, str] = {}  # key → why it is kept
+    unknown: tuple[str, ...] = ()  # keys that no job has
+    kept: int = 0  # of a task: what a job that has not ended waits for, or what still runs
+
+
 class RetryCounts(msgspec.Struct, frozen=True):
     """What a retry would put back."""
 

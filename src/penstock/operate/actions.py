@@ -10,18 +10,22 @@ from __future__ import annotations
 import difflib
 import getpass
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.errors import UsageError
 from penstock.model.dataset import task_name
-from penstock.model.job import JobKind, JobState, kind_of_name
+from penstock.model.job import Job, JobKind, JobState, kind_of_name
 from penstock.model.views import Settled
+from penstock.sentences import command
 from penstock.stores.protocol import Store
 from penstock.stores.retry import wait_for
 from penstock.stores.store_future import Reply
 
 T = TypeVar("T")
+
+SLICE_JOBS = 100  # changed by name in one transaction
 
 log = logging.getLogger("penstock.operator")
 
@@ -67,6 +71,52 @@ def stored_tasks(store: Store, task: str | None) -> list[str | None]:
         return [task]
     known = [name for name in store.stats().result().tasks if task_name(name) == task]
     return [*known] or [task]
+
+
+def named_jobs(store: Store, keys: Iterable[str]) -> tuple[list[Job], tuple[str, ...]]:
+    """The jobs of these keys, each once, and the keys that no job has."""
+    found = {key: store.job(key).result() for key in dict.fromkeys(keys)}
+    unknown = tuple(key for key, job in found.items() if job is None)
+    return [job for job in found.values() if job is not None], unknown
+
+
+def what_fits(job: Job) -> str:
+    """Why a job is neither tried again nor run again as it was asked for, and what fits instead."""
+    key = job.key
+    what = f"Job {key!r}"
+    if job.kind is JobKind.TICK:
+        return f"{what} is a unit of a schedule, {job.state}: it runs again by itself."
+    if job.plan_id is not None or job.kind is not JobKind.JOB:
+        return (
+            f"{what} belongs to a build: the same 'penstock build' command builds what is missing, "
+            "and with --force what is there."
+        )
+    match job.state:
+        case JobState.DONE:
+            return f"{what} is done: '{command('queue', 'rerun', key)}' runs it again."
+        case JobState.ERROR:
+            return f"{what} has failed: '{command('queue', 'retry', key)}' puts it back."
+        case JobState.CANCELLED:
+            anew = command("queue", "purge", key, "--yes")
+            return f"{what} was cancelled: enqueue it anew after '{anew}'."
+        case JobState.SKIPPED:
+            return _skipped(job)
+    why = f": '{command('why', key)}' says what it waits for" if job.state in _QUEUED else ""
+    return f"{what} is {job.state}, it has not ended{why}."
+
+
+_QUEUED = (JobState.WAITING, JobState.QUEUED)
+
+
+def _skipped(job: Job) -> str:
+    upstream = job.last_error is not None and job.last_error.kind == "upstream"
+    if upstream:
+        return (
+            f"Job {job.key!r} was skipped because of another one: it follows when that one is put "
+            f"back; '{command('why', job.key)}' names it."
+        )
+    anew = command("queue", "purge", job.key, "--yes")
+    return f"Job {job.key!r} was skipped by its task: enqueue it anew after '{anew}'."
 
 
 def answer(reply: Reply[T], store: Store) -> T:

@@ -10,12 +10,11 @@ from operator import attrgetter
 
 from penstock.errors import UsageError
 from penstock.model.job import TERMINAL, JobId, JobState
-from penstock.operate.actions import answer, audit, settle, stored_tasks
+from penstock.operate.actions import SLICE_JOBS, answer, audit, settle, stored_tasks
 from penstock.sentences import counted
 from penstock.stores.protocol import JobFilter, Store
 from penstock.terminal_text import escaped
 
-SLICE_JOBS = 100  # cancelled in one transaction
 PASSES_MAX = 5  # over jobs that move from state to state meanwhile
 KEYS_SHOWN = 5  # in the audit line
 #: Dependants come before what they wait for, so that they are cancelled, not skipped.

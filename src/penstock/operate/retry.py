@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from penstock.model.job import JobState, kind_of_name
-from penstock.operate.actions import answer, audit, settle, stored_tasks
+from penstock.model.views import RetriedJobs, Settled
+from penstock.operate.actions import (
+    answer,
+    audit,
+    named_jobs,
+    settle,
+    stored_tasks,
+    what_fits,
+)
+from penstock.operate.rerun import put_back_keys
 from penstock.sentences import counted
 from penstock.stores.protocol import Store
-
-
-@dataclass(frozen=True, slots=True)
-class RetriedJobs:
-    """How many jobs a retry puts back, and how many it leaves."""
-
-    failed: int
-    skipped: int  # because of those
-    of_builds: int  # failed as well, and left alone: the same build tries them again
 
 
 def count_retries(store: Store, task: str | None, max_attempts: int | None) -> RetriedJobs:
@@ -36,6 +36,23 @@ def retry_failed(store: Store, task: str | None, max_attempts: int | None) -> Re
     """
     before = settle(store)
     answer(store.retry_failed(task, max_attempts), store)
+    failed, skipped = _told(store, before)
+    return RetriedJobs(failed, skipped, _failed_of_builds(store, task))
+
+
+def retry_keys(store: Store, keys: Iterable[str]) -> RetriedJobs:
+    """Put the failed jobs of these keys back, and what was skipped because of them."""
+    wanted = [*keys]
+    before = settle(store)
+    back = put_back_keys(store.retry, wanted, store)
+    _, skipped = _told(store, before)
+    jobs, unknown = named_jobs(store, (key for key in wanted if key not in back))
+    others = {job.key: what_fits(job) for job in jobs}
+    return RetriedJobs(len(back), skipped, refused=others, unknown=unknown)
+
+
+def _told(store: Store, before: Settled) -> tuple[int, int]:
+    """How many failed jobs and dependants were put back since then; the log says so."""
     after = settle(store)
     failed = after.failed_total - before.failed_total
     skipped = after.dependants_total - before.dependants_total
@@ -46,7 +63,7 @@ def retry_failed(store: Store, task: str | None, max_attempts: int | None) -> Re
             counted(failed, "job"),
             counted(skipped, "job"),
         )
-    return RetriedJobs(failed, skipped, _failed_of_builds(store, task))
+    return failed, skipped
 
 
 def _failed_of_builds(store: Store, task: str | None) -> int:

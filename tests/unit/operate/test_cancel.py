@@ -9,7 +9,8 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.model.job import TERMINAL, Edge, JobState
-from penstock.operate.cancel import KEYS_SHOWN, SLICE_JOBS, BulkCancel, CancelledKeys, cancel_keys
+from penstock.operate.actions import SLICE_JOBS
+from penstock.operate.cancel import KEYS_SHOWN, BulkCancel, CancelledKeys, cancel_keys
 from tests.contract.world import StoreWorld
 
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from penstock.model.job import JobState
-from penstock.operate.retry import RetriedJobs, count_retries, retry_failed
+from penstock.model.views import RetriedJobs
+from penstock.operate.retry import count_retries, retry_failed
 from tests.contract.world import StoreWorld
 
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from penstock.app.app import Penstock
 from penstock.cli.app_inspect import outline_of
-from penstock.cli.completion import complete_key, known_keys
+from penstock.cli.completion import closest_names, complete_key, known_keys, nearest_keys
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import MICROSECONDS, SystemClock, to_micros
 from penstock.config.budgets import budgets_of
@@ -47,9 +46,7 @@ SECOND = 1_000_000  # microseconds
 DAY = 86_400_000_000  # microseconds
 AHEAD_MAX = 400 * DAY  # how far the next slice of a calendar is looked for
 FIRST_SHOWN = 1_000  # slices that are named as to be built before
-KEYS_COMPARED = 50  # keys of the store that begin like one that is unknown
 UNITS_COMPARED = 20_000
-KEYS_NAMED = 3
 #: What a time says about a gate; that of another job is in the sentence about it.
 WHEN = {
     Gate.NOT_DUE: "at",
@@ -243,8 +240,8 @@ def why(
                 f"date: penstock why {dataset}@2024-01-05."
             )
         raise PenstockError(
-            f"No job has the key {key!r} in the store {url}{_nearest(target, key)}. Correct the "
-            "key, or name another store with --store."
+            f"No job has the key {key!r} in the store {url}{nearest_keys(target, key)}. "
+            "Correct the key, or name another store with --store."
         )
     now = round(SystemClock().now() * MICROSECONDS) if facts is None else facts.now
     _tell(found, now, as_json=as_json)
@@ -284,19 +281,6 @@ def _never_armed(target: Target, store: Store, key: str) -> Explanation | None:
     return None if start is None else never_armed(key, start)
 
 
-def _nearest(target: Target, key: str) -> str:
-    """The nearest of the keys that begin alike, as far as a short look finds them."""
-    known: dict[str, str] = {}  # whatever its case → a key
-    try:
-        url = target.store()[0]
-        for start in dict.fromkeys((key[: len(key) // 2], key[:1], key[:1].swapcase(), "")):
-            keys = known_keys(url, start, KEYS_COMPARED, folder=target.folder)
-            known |= {other.casefold(): other for other in keys}
-    except (PenstockError, TimeoutError):
-        return ""
-    return _closest(key, known)
-
-
 def _nearest_unit(store: Store, key: str) -> str:
     """The nearest of all units, as far as there are not too many."""
     known: dict[str, str] = {}
@@ -304,12 +288,7 @@ def _nearest_unit(store: Store, key: str) -> str:
     while len(known) < UNITS_COMPARED and (page := store.units(None, last, PAGE).result()):
         last = page[-1].key
         known |= {unit.key.casefold(): unit.key for unit in page}
-    return _closest(key, known)
-
-
-def _closest(key: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(key.casefold(), known, KEYS_NAMED, 0.5)
-    return f"; closest: {', '.join(repr(known[name]) for name in near)}" if near else ""
+    return closest_names(key, known)
 
 
 def document_of(found: Explanation, now: int) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock import failpoints
 from penstock.errors import KeyOfSeveralApps
 from penstock.model.job import AttemptError, ErrorCategory, JobKind, JobState
 from penstock.model.lease import JobRef, Verdict
@@ -114,6 +115,7 @@ def rerun(tx: Transaction, keys: Sequence[str], app: int | None, *, fresh: bool)
     done = _named(tx, keys, RowState.DONE, app, JobKind.JOB)
     if fresh and forget_calls(tx, [job_id for job_id, _ in done.values()]) == CALLS_DROPPED:
         return PutBack(frozenset(), more=True)  # they may have more
+    failpoints.hit("rerun.in_tx")
     requeue(tx, [*done.values()], RowState.DONE, tx.now if fresh else None)
     return PutBack(frozenset(done), more=False)
 

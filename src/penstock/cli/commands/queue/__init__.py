@@ -33,13 +33,21 @@ COMMANDS: CommandTable = {
         "penstock.cli.commands.queue.cancel:cancel",
         "Cancel jobs that have not ended, also while they run; their dependants are skipped.",
     ),
+    "retry": (
+        "penstock.cli.commands.queue.retry:retry_keys",
+        "Put these failed jobs back, with what was skipped because of them.",
+    ),
+    "rerun": (
+        "penstock.cli.commands.queue.rerun:rerun",
+        "Run done jobs again; their results stay until then.",
+    ),
     "retry-failed": (
         "penstock.cli.commands.queue.retry:retry_failed",
         "Put failed jobs back, with what was skipped because of them.",
     ),
     "purge": (
         "penstock.cli.commands.queue.purge:purge",
-        "Forget jobs that ended long ago, with their history; their keys may be used again.",
+        "Forget ended jobs, with results and history; their keys may be used again.",
     ),
     "limit": (
         "penstock.cli.commands.queue.limit:limit",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.completion import complete_key, complete_state, complete_task
+from penstock.cli.completion import OptionalKeys, complete_state, complete_task
 from penstock.cli.target import (
     AppOption,
     JsonOption,
@@ -25,15 +25,7 @@ from penstock.terminal_text import escaped, print_document, say, warn
 
 
 def cancel(
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY…",
-            help="The keys of jobs.",
-            autocompletion=complete_key,
-            callback=only_utf8,
-        ),
-    ] = None,
+    keys: OptionalKeys = None,
     task: Annotated[
         str | None,
         typer.Option(

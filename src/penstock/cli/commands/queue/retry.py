@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock queue retry-failed`: puts failed jobs back."""
+"""`penstock queue retry` and `retry-failed`: put failed jobs back, some by their keys, or all."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
-from penstock.cli.completion import TaskOption
+from penstock.cli.completion import KeysArgument, TaskOption, warn_of_others
 from penstock.cli.target import (
     COUNTED_MAX,
     AppOption,
@@ -16,6 +17,7 @@ from penstock.cli.target import (
     Target,
     warn_of_unknown_task,
 )
+from penstock.model.views import RetriedJobs
 from penstock.operate import retry
 from penstock.sentences import counted
 from penstock.terminal_text import print_document, say, warn
@@ -64,7 +66,29 @@ def retry_failed(
     if not found.failed:
         say("No failed job is to be put back.")
         return
-    be = "would be" if dry_run else "is" if found.failed == 1 else "are"
+    _say(found, "would be" if dry_run else "is" if found.failed == 1 else "are")
+
+
+def retry_keys(
+    keys: KeysArgument,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Put these failed jobs back, with what was skipped because of them."""
+    target = Target.named(app=app, store=store)
+    with target.opened_store() as opened:
+        target.mean(opened, *keys)
+        found = retry.retry_keys(opened, keys)
+    if as_json:
+        print_document(msgspec.to_builtins(found))
+        return 1 if found.refused or found.unknown else 0
+    if found.failed:
+        _say(found, "is" if found.failed == 1 else "are")
+    return warn_of_others(target, found.refused, found.unknown)
+
+
+def _say(found: RetriedJobs, be: str) -> None:
     say(
         f"{counted(found.failed, 'job')} that failed, and {counted(found.skipped, 'job')} skipped "
         f"because of that, {be} put back."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator's commands print and end with: list, cancel, retry-failed, purge, limit."""
+"""What an operator's commands print and end with: list, cancel, retry, rerun, purge, limit."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ OPERATING = (
     ["cancel", "k"],
     ["cancel", "--task", "visit", "--yes"],
     ["retry-failed"],
+    ["retry", "k"],
+    ["rerun", "k"],
     ["purge", "--yes"],
     ["limit"],
     ["limit", "host:h", "2"],
@@ -294,7 +296,8 @@ def test_a_purge_asks_first_and_forgets_only_what_nobody_waits_for(
     assert (asked.code, asked.out) == (2, "")
     assert asked.sentence == "3 jobs would be forgotten; add --yes to do it."
     assert before[JobState.DONE] == 1
-    assert (done.code, done.document) == (0, {"purged": 3, "would_purge": 3})
+    others: dict[str, object] = {"kept": 0, "refused": {}, "unknown": []}
+    assert (done.code, done.document) == (0, {"purged": 3, "would_purge": 3, **others})
     assert "Purged 3 jobs that ended over 86400 s ago (by " in done.err
     assert world.store.job("bad").result() is None
     assert world.state("good") is JobState.DONE
@@ -318,6 +321,86 @@ def test_purge_refuses_in_one_sentence(
 
     assert ended.code == 2
     assert said in ended.sentence
+
+
+# by key
+
+
+def test_named_jobs_are_retried_run_again_and_forgotten(
+    command: Command, world: StoreWorld
+) -> None:
+    fill(world)
+
+    retried = command("queue", "retry", "bad")
+    dry = command("queue", "rerun", "good", "--dry-run")
+    rerun = command("queue", "rerun", "good", "--fresh")
+    asked = command("queue", "purge", "late", "child")
+
+    put_back = "1 job that failed, and 2 jobs skipped because of that, is put back.\n"
+    assert retried.out == put_back
+    assert dry.out == "1 job would run again.\n"
+    assert rerun.out == "1 job runs again, and what was bought is bought anew.\n"
+    assert "1 job run again, and buy their answers anew (by " in rerun.err
+    assert world.states("bad", "child", "good") == [
+        JobState.QUEUED,
+        JobState.WAITING,
+        JobState.QUEUED,
+    ]
+    assert asked.code == 1
+    assert "Job 'late' is queued, it has not ended: 'penstock queue cancel late' ends" in asked.err
+
+
+def test_a_job_that_cannot_run_again_is_told_what_fits(command: Command, world: StoreWorld) -> None:
+    fill(world)
+
+    failed = command("queue", "rerun", "bad")
+    done = command("queue", "retry", "good", "godo", "--store", "sqlite:///.penstock/shop.db")
+    gone = command("queue", "purge", "bad", "--yes")
+
+    assert (failed.code, done.code) == (1, 1)
+    assert failed.sentence == "Job 'bad' has failed: 'penstock queue retry bad' puts it back."
+    shared = "--store sqlite:///.penstock/shop.db"
+    assert done.err.splitlines() == [
+        f"Job 'good' is done: 'penstock queue rerun good {shared}' runs it again.",
+        "No job has the key 'godo'; closest: 'good'.",
+    ]
+    assert (gone.code, gone.out) == (0, "1 job forgotten.\n")
+    assert command("queue", "rerun", "good", "--json").document == {
+        "rerun": 1,
+        "refused": {},
+        "unknown": [],
+        "fresh": False,
+        "dry_run": False,
+    }
+
+
+def test_jobs_of_a_task_run_again_and_are_forgotten(command: Command, world: StoreWorld) -> None:
+    fill(world)
+
+    kept = command("queue", "purge", "--task", "visit", "--yes", "--older-than", "36500d")
+    gone = command("queue", "purge", "--task", "visit", "--yes")
+    none = command("queue", "rerun", "--task", "visit")
+
+    assert (kept.out, gone.out) == ("0 jobs forgotten.\n", "4 jobs forgotten.\n")
+    assert (none.code, none.out) == (0, "0 jobs run again.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rerun"], "Name jobs by their keys, or all done ones of a task by --task."),
+        (["rerun", "k", "--task", "visit"], "Name jobs by their keys, or all done ones"),
+        (["rerun", "--task", "schedule:watch"], "is no task of yours"),
+        (["purge", "k", "--task", "visit"], "Name jobs by their keys, or by --task"),
+    ],
+)
+def test_what_is_named_twice_or_not_at_all_is_refused(
+    command: Command, world: StoreWorld, arguments: list[str], said: str
+) -> None:
+    ended = command("queue", *arguments)
+
+    assert ended.code == 2
+    assert said in ended.err
 
 
 # limit
