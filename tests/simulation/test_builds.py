@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock import Context, Penstock
+from penstock.calendars import Daily
 from penstock.errors import UsageError
 from penstock.model.job import JobState
 from penstock.model.plan import BuildReport
@@ -173,3 +180,65 @@ def test_an_empty_range_is_up_to_date(chain: Chain, made: Builder) -> None:
     report = made.build("total", start=DAY_3, end=DAY_3)
     assert report.ok
     assert report.plan_id is None
+
+
+def counting() -> Penstock:
+    app = Penstock("counting")
+
+    @app.dataset(calendar=Daily())
+    def numbers(ctx: Context, at: datetime) -> list[dict[str, Any]]:
+        return [{"n": at.day + 1, "early": at.day in {1, 2, 3}}]
+
+    return app
+
+
+def counting_otherwise(ctx: Context, at: datetime) -> list[dict[str, Any]]:
+    return [{"n": at.day + 2, "early": at.day in {1, 2, 3}}]
+
+
+def test_code_that_has_changed_without_its_version_is_told_once(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with builder(counting(), kind) as made:
+        made.build("numbers", start=DAY_1, end=DAY_4)
+        made.build("numbers", start=DAY_1, end=DAY_4)
+        assert "The code of dataset" not in caplog.text
+        numbers = made.app.datasets["numbers"]
+        del numbers.code  # as a new process begins
+        numbers.function = counting_otherwise
+
+        report = made.build("numbers", start=DAY_1, end=DAY_6)
+
+        (told,) = [line for line in caplog.messages if line.startswith("The code of dataset")]
+        assert told.startswith("The code of dataset 'numbers' has changed, its version (1) has not")
+        assert report.slices == 2  # a warning only
+        made.build("numbers", start=DAY_1, end=DAY_6)  # its newest slice is of this code
+        assert caplog.text.count("The code of dataset") == 1
+
+
+def test_the_fingerprint_of_code_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """Of sets and nested functions as well, whatever the seed of hashes, and below other lines."""
+    body = """
+from penstock import Penstock
+from penstock.calendars import Daily
+app = Penstock("a")
+@app.dataset(calendar=Daily())
+def numbers(ctx, at):
+    def inner(x): return x in {"a", "b", "c", "d"}
+    return [{"n": inner(at), "t": ("x", 1, 2.0, None)}]
+print(numbers.code)
+"""
+    said = set()
+    for seed, before in (("1", ""), ("2", "# moved\n\n")):
+        (tmp_path / f"app{seed}.py").write_text(before + body)
+        done = subprocess.run(
+            [sys.executable, f"app{seed}.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.add(done.stdout)
+    assert len(said) == 1
+    assert said != {"None\n"}

@@ -95,7 +95,7 @@ def build_scope(app: str, datasets: Datasets, root: OutputRoot) -> BuildScope:
         for name, dataset in datasets.items()
     }
     specs = {name: dataset.spec for name, dataset in datasets.items()}
-    return BuildScope(app, specs, placements, root)
+    return BuildScope(app, specs, placements, root, lambda name: datasets[name].code)
 
 
 def build_tasks(

@@ -15,6 +15,7 @@ from penstock.app.daemon import begun_now, checked_values, plan_of_now, prefligh
 from penstock.app.queue import Queue
 from penstock.app.registry import Registry
 from penstock.builds.build import Build, EmbeddedBuild
+from penstock.builds.changed_code import ChangedCode
 from penstock.builds.locks import LockHeartbeat, LockHolder
 from penstock.clock import SystemClock, to_micros
 from penstock.config.find_app import import_path_of
@@ -161,12 +162,15 @@ class Runner:
         """What a build would do at this moment; changes nothing."""
         store, root = self._queue.store, self._queue.found_root()
         root_id = "" if root is None else root.id
+        code = ChangedCode(store, lambda name: self._registry.datasets[name].code)
 
         def marks(dataset: str, first: int, last: int, version: str) -> SliceMarks:
-            built = built_as(version, root_id)
-            return store.slice_marks(dataset, first, last, built).result()
+            return code.marks(dataset, first, last, built_as(version, root_id))
 
-        return plan_build(self._registry.dataset_specs, request, marks, now)
+        plan = plan_build(self._registry.dataset_specs, request, marks, now)
+        if not request.force:
+            code.warn()
+        return plan
 
     async def build(
         self,

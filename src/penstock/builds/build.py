@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from penstock import process_identity
+from penstock.builds.changed_code import ChangedCode
 from penstock.builds.locks import LockHolder, format_holders, format_lost_locks
 from penstock.builds.report import AskStore, read_report
 from penstock.builds.slice import attempt_name, step_task
@@ -109,6 +110,7 @@ class BuildScope:
     specs: Mapping[str, DatasetSpec]
     placements: Mapping[str, Placement]  # where the jobs of each dataset go
     root: OutputRoot  # where slices are kept
+    code_of: Callable[[str], str | None]  # the fingerprint of a dataset's function
 
 
 class Build:
@@ -263,9 +265,7 @@ class Build:
     async def _begin(self, digest: str) -> Prepared | None:
         """Make a plan and enqueue its jobs; None: everything is up to date."""
         now = to_micros(self._clock.now()) if self._now_at is None else self._now_at
-        plan: BuildPlan = await self._aside(
-            lambda: plan_build(self._scope.specs, self._request, self._marks, now)
-        )
+        plan: BuildPlan = await self._aside(lambda: self._plan(now))
         facts = PlanFacts.of(plan, self._request, self.names)
         self.facts = facts
         if not plan.jobs:
@@ -325,9 +325,16 @@ class Build:
             for _, document in page:
                 yield _output(document).path
 
-    def _marks(self, dataset: str, start: int, end: int, version: str) -> SliceMarks:
-        built = built_as(version, self._scope.root.id)
-        return self._store.slice_marks(dataset, start, end, built).result()
+    def _plan(self, now: int) -> BuildPlan:
+        scope, code = self._scope, ChangedCode(self._store, self._scope.code_of)
+
+        def marks(dataset: str, start: int, end: int, version: str) -> SliceMarks:
+            return code.marks(dataset, start, end, built_as(version, scope.root.id))
+
+        plan = plan_build(scope.specs, self._request, marks, now)
+        if not self._request.force:
+            code.warn()
+        return plan
 
     async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
         """Keep the draft, under an id of its own: the same plan may have failed before."""

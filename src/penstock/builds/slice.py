@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.dataset import Dataset
@@ -293,7 +294,7 @@ def _built(
             at=output.at,
             version=built_as(dataset.version, root_id),
             basis=inputs.basis,
-            document=msgspec.json.encode(output).decode(),
+            document=msgspec.json.encode(replace(output, code=dataset.code)).decode(),
             plan_id=job.plan_id,
             level=job.level,
             commit=_payload(job.payload).eager,

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, Protocol
 
 from penstock.definitions.context import Context
@@ -110,6 +115,14 @@ class Dataset(Generic[P, R]):
             batch=self.batch,
         )
 
+    @cached_property
+    def code(self) -> str | None:
+        """A fingerprint of the function, the same at every start; None: it is no plain function.
+
+        Comments, blank lines, where it stands and its decorators do not count.
+        """
+        return _fingerprint(self.function)
+
     def latest(self) -> Need:
         """The newest slice at or before each moment; the same as the dataset alone."""
         return latest(self.name)
@@ -142,6 +155,29 @@ class DatasetDecorator(Protocol):
     """What `@app.dataset(...)` is: keeps the parameters and the result of the function."""
 
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Dataset[P, R]: ...
+
+
+def _fingerprint(function: Callable[..., Any]) -> str | None:
+    """Of the code that runs, not of its file, which may have been edited since."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if not isinstance(code, CodeType):
+        return None
+    python = f"{importlib.util.MAGIC_NUMBER.hex()}-{sys.flags.optimize}"  # what compiled it
+    digest = hashlib.blake2b(_constant_text(code).encode(), digest_size=8).hexdigest()
+    return f"{python}:{digest}"
+
+
+def _constant_text(value: object) -> str:
+    """A constant of compiled code, or such code, in words that are the same in every process."""
+    if isinstance(value, CodeType):
+        names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
+        constants = [_constant_text(one) for one in value.co_consts]
+        return repr((value.co_code, names, value.co_flags, value.co_exceptiontable, constants))
+    if isinstance(value, tuple):
+        return repr([_constant_text(one) for one in value])
+    if isinstance(value, frozenset):
+        return repr(sorted(_constant_text(one) for one in value))
+    return f"{type(value).__name__} {value!r}"
 
 
 def _shape(ctx: Context, at: list[int]) -> NoReturn:

@@ -106,7 +106,7 @@ class SliceMarks(msgspec.Struct, frozen=True, kw_only=True):
     seq: int  # the store's number at this read
 
 
-class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
+class SliceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One written slice: what its manifest says. Its JSON is the manifest's document."""
 
     at: int
@@ -115,6 +115,7 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None  # None: bytes have none
     bytes: int
     checksum: str  # blake2b, hexadecimal
+    code: str | None = None  # fingerprint of the function that built it; None: it has none
 
 
 def built_as(version: str, root_id: str) -> str:
