@@ -19,7 +19,7 @@ import polars
 import pyarrow
 import pytest
 
-from penstock import Context, Penstock, Slices
+from penstock import Context, Penstock, RunProgress, Slices
 from penstock.calendars import Daily
 from penstock.errors import UsageError
 from penstock.model.plan import PlanState
@@ -84,6 +84,24 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(chain: Chain, made: Build
     assert report.slices == 10
     made_names = chain.calls.take()
     assert len(made_names) == len(set(made_names)) == 10
+
+
+def test_a_build_tells_its_progress_while_it_works_and_at_the_end(
+    chain: Chain, made: Builder
+) -> None:
+    pause, told = Pause(chain, "mean"), list[RunProgress]()
+
+    def tell(progress: RunProgress) -> None:
+        told.append(progress)
+        pause.go.set()  # bodies wait for the first one
+
+    report = chain.app.build("total", start=DAY_1, end=DAY_4, on_progress=tell)
+
+    assert report.ok
+    first, *_, last = told
+    assert (first.is_last, first.left > 0, first.run_id) == (False, True, report.run_id)
+    assert (last.is_last, last.left, last.errors) == (True, 0, 0)
+    assert last.done > first.done
 
 
 def test_a_worker_of_the_queue_lets_a_plan_that_was_left_rest(
@@ -154,7 +172,7 @@ PROCESSES = """
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from penstock import Context, Penstock, Slices
+from penstock import Context, Penstock, RunProgress, Slices
 from penstock.calendars import Daily
 
 app = Penstock("processes")

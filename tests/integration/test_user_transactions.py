@@ -85,6 +85,8 @@ def test_a_job_is_there_when_the_transaction_is_committed_and_runs(
     connection.execute("insert into orders values (2)")
     assert app.enqueue(send.job(order=2), key="two", connection=connection).created
     connection.rollback()
+    app.enqueue(send.job(order=3), key="three", connection=connection)  # before anything else
+    connection.rollback()
     assert states(app) == {JobState.QUEUED: 1}
     assert orders(postgres_url) == [1]
 
