@@ -76,11 +76,15 @@ def test_a_drain_with_an_error_ends_with_1_and_the_job_tells_why(tmp_path: Path)
         "@app.task(max_attempts=1)\n"
         "def mend(ctx: Context, what: str) -> None:\n"
         "    raise ValueError('cannot mend ' + what)\n"
+        "@app.task(max_attempts=1, executor='process')\n"
+        "def break_down(ctx: Context) -> None:\n"
+        "    mend.function(ctx, 'all')\n"
         "@app.task()\n"
         "async def leave(ctx: Context) -> None:\n"
         "    raise Skip('on purpose')\n",
     )
     lines = '{"key": "m", "task": "mend", "what": "it\\u001b[31m"}\n{"key": "l", "task": "leave"}\n'
+    lines += '{"key": "b", "task": "break_down"}\n'
     assert penstock(tmp_path, "queue", "import", "-", stdin=lines).returncode == 0
 
     ended = penstock(tmp_path, "queue", "run", "--drain", "--log-format", "json")
@@ -96,6 +100,12 @@ def test_a_drain_with_an_error_ends_with_1_and_the_job_tells_why(tmp_path: Path)
     assert [attempt["outcome"] for attempt in job["history"]] == ["error"]
     people = penstock(tmp_path, "queue", "show", "m").stdout
     assert "cannot mend it\\x1b[31m" in people
+    assert "traceback" not in json.dumps(job) + people
+    traced = penstock(tmp_path, "queue", "show", "b", "--traceback").stdout.splitlines()
+    assert [line.rpartition(" ")[2] for line in traced[-3:]] == ["ValueError", "break_down", "mend"]
+    assert penstock(tmp_path, "queue", "show", "l", "--traceback").stdout.splitlines()[-1] == (
+        "no traceback: no attempt has failed in the job's own code"
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState
 from penstock.model.lease import JobRef, Verdict
 from tests.contract.world import TROUBLE, TTL_SECONDS, StoreWorld, ref
@@ -201,6 +204,24 @@ def test_a_failed_attempt_is_tried_again_after_its_delay(store_world: StoreWorld
     store_world.clock.advance(10.0)
     again = store_world.take_one(worker)
     assert (again.token, again.attempts) == (2, 1)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_last_error_has_its_traceback_and_the_history_has_none(
+    store_world: StoreWorld, is_last: bool
+) -> None:
+    store_world.add("a")
+    worker = store_world.new_worker()
+    error = replace(TROUBLE, traceback="E\n  a.py:1 in f")
+
+    failure = store_world.failure(store_world.take_one(worker), error=error, give_up=is_last)
+    store_world.store.fail_and_retry(worker, [failure]).result()
+
+    assert store_world.view("a").last_error == error
+    assert [attempt.error for attempt in store_world.history("a")] == [TROUBLE]
+    if is_last:
+        store_world.store.retry_failed(None, None).result()
+        assert [attempt.error for attempt in store_world.history("a")] == [TROUBLE]
 
 
 def test_a_failed_attempt_without_delay_is_ready_at_once(store_world: StoreWorld) -> None:

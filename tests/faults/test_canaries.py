@@ -209,7 +209,7 @@ def test_f71_twenty_canaries_are_found_only_where_content_is_kept(project: Proje
     for words, said in zip(commands, project.looks(commands), strict=True):
         assert said, words
         sweep.look(" ".join(words), said)
-    documents = [["queue", "show", key, "--json"] for key in project.states()]
+    documents = [["queue", "show", key, "--traceback", "--json"] for key in project.states()]
     documents.append(["queue", "list", "--json"])
     for words, said in zip(documents, project.looks(documents), strict=True):
         sweep.job_document(" ".join(words), said)
@@ -251,6 +251,8 @@ def _was_planted(project: Project) -> None:
     quoted = [message for message in errors if "[content]" in message]
     hidden = [message for message in errors if "[redacted]" in message]
     assert len(quoted) >= 10, errors
+    traced = [job.last_error for job in jobs if job.last_error and job.last_error.traceback]
+    assert len(traced) >= 10, errors
     assert len(hidden) >= 5, errors
 
 

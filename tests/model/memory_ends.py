@@ -273,7 +273,7 @@ class Ends:
                 outcome=outcome,
                 started_at=started_at,
                 ended_at=ended_at,
-                error=error,
+                error=None if error is None else error.without_traceback(),
             )
         )
         if row.id in self._tables.units:

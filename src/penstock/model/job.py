@@ -156,13 +156,14 @@ class ErrorCategory(StrEnum):
 ERROR_SHOWN_MAX = 500  # characters of a message where it stands in a sentence
 
 
-class AttemptError(msgspec.Struct, frozen=True):
+class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why an attempt failed, for people. Bounded in length and redacted here, whoever makes it."""
 
     category: ErrorCategory
     kind: str  # the exception's class, or a word
     message: str
     where: str | None = None  # file, line and function of the user's code that raised
+    traceback: str | None = None  # the user's frames; of a job's last error only
 
     def __post_init__(self) -> None:
         keep = msgspec.structs.force_setattr
@@ -170,6 +171,12 @@ class AttemptError(msgspec.Struct, frozen=True):
         keep(self, "message", storable_text(self.message))
         if self.where is not None:
             keep(self, "where", storable_text(self.where))
+        if self.traceback is not None:
+            keep(self, "traceback", storable_text(self.traceback))
+
+    def without_traceback(self) -> AttemptError:
+        """The same for a history, which keeps no tracebacks."""
+        return self if self.traceback is None else msgspec.structs.replace(self, traceback=None)
 
     def format(self) -> str:
         """Kind: message (where), on one line without its full stop: as everybody words it."""

@@ -152,7 +152,13 @@ def _raised(error: BaseException) -> task_protocol.FromTask:
         raise InternalError(f"An error was not told: {type(error).__name__}.")
     found = error.classified
     return task_protocol.Raised(
-        error.kind, message, error.where, found.category, found.wait_seconds, found.refused_at
+        error.kind,
+        message,
+        error.where,
+        error.traceback,
+        found.category,
+        found.wait_seconds,
+        found.refused_at,
     )
 
 

@@ -411,10 +411,18 @@ class TimeLimitError(Exception):
 class RemoteError(Exception):
     """An error as it was seen where it was raised, in a thread or a process: a plain one."""
 
-    def __init__(self, kind: str, message: str, where: str | None, classified: Classified) -> None:
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        where: str | None,
+        classified: Classified,
+        traceback: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.where = where
+        self.traceback = traceback
         self.classified = classified
         self.is_bad_answer = False  # the task says so of an answer, or could not read it
         self.call: object = None  # the answer's, where the task has named it

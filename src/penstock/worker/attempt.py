@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
@@ -63,6 +62,7 @@ from penstock.retry.classify import (
 from penstock.retry.policy import RetryDecision, RetryPolicy
 from penstock.sentences import command
 from penstock.terminal_text import format_duration
+from penstock.worker.user_frames import traceback_of, where_of
 
 NEVER = float("inf")
 CAUSES_MAX = 16  # causes of causes that are looked at
@@ -334,7 +334,7 @@ def plain_error(error: BaseException, now: float, policy: RetryPolicy) -> BaseEx
     except BaseException as second:  # an error whose own code raises
         said = f"its end cannot be judged: {type(second).__name__}"
         return RemoteError("RuntimeError", said, None, Classified(FailureClass.UNKNOWN))
-    plain = RemoteError(kind, message, where_of(error), classified)
+    plain = RemoteError(kind, message, where_of(error), classified, traceback_of(error))
     plain.is_bad_answer = isinstance(error, BadAnswer) or _is_reading_failure(error)
     plain.call = error.call if isinstance(error, BadAnswer) else None
     return plain
@@ -451,7 +451,9 @@ def failed(
         ref=JobRef(job.id, job.token),
         key=job.key,
         task=job.task,
-        error=AttemptError(decision.category, kind_of(error), message, where_of(error)),
+        error=AttemptError(
+            decision.category, kind_of(error), message, where_of(error), _traceback(attempt, error)
+        ),
         started_at=attempt.started_at,
         ended_at=now_at,
         delay_seconds=decision.delay_seconds,
@@ -461,6 +463,12 @@ def failed(
         refused_by=refused_by,
         refused_at=error.classified.refused_at if isinstance(error, RemoteError) else None,
     )
+
+
+def _traceback(attempt: Attempt, error: BaseException) -> str | None:
+    """The user's frames of an error, redacted like its message."""
+    found = traceback_of(error)
+    return None if found is None else told(attempt, found)
 
 
 def _given_up(wait_seconds: float, policy: RetryPolicy) -> str:
@@ -564,28 +572,6 @@ def kind_of(error: BaseException) -> str:
     if isinstance(error, CheckFailed):
         return error.kind[:NAME_LENGTH_MAX]
     return storable_text(type(error).__qualname__)[:NAME_LENGTH_MAX]
-
-
-def where_of(error: BaseException) -> str | None:
-    """Where in the user's code an error was raised: the last frame that is not a library's."""
-    if isinstance(error, RemoteError):
-        return error.where
-    found = None
-    step = error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        if not _is_library(code.co_filename):
-            found = f"{os.path.basename(code.co_filename)}:{step.tb_lineno} in {code.co_name}"
-        step = step.tb_next
-    return None if found is None else storable_text(found)[:NAME_LENGTH_MAX]
-
-
-def _is_library(path: str) -> bool:
-    return path.startswith((_OURS, "<", _STANDARD)) or "site-packages" in path
-
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
 def message_of(error: BaseException) -> str:

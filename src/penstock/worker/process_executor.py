@@ -80,9 +80,13 @@ class TaskProcess:
         match answer:
             case task_protocol.Returned(result, problem, enqueued):
                 return RemoteValue(Encoded(result, problem), enqueued)
-            case task_protocol.Raised(kind, message, where, category, wait_seconds, refused_at):
-                classified = Classified(category, wait_seconds, refused_at=refused_at)
-                raise RemoteError(kind, message, where, classified)
+            case task_protocol.Raised() as raised:
+                classified = Classified(
+                    raised.category, raised.wait_seconds, refused_at=raised.refused_at
+                )
+                raise RemoteError(
+                    raised.kind, raised.message, raised.where, classified, raised.traceback
+                )
             case task_protocol.Skipped(reason):
                 raise Skip(reason)
             case task_protocol.BadPayload(message):

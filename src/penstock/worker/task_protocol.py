@@ -59,6 +59,7 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     kind: str
     message: str
     where: str | None = None
+    traceback: str | None = None
     category: FailureClass = FailureClass.UNKNOWN
     wait_seconds: float | None = None
     refused_at: str | None = None

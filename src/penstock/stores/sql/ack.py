@@ -232,7 +232,7 @@ def fail(tx: Transaction, no: int, run_id: str, failure: JobFailure) -> Verdict:
         outcome,
         failure.started_at,
         failure.ended_at,
-        error,
+        as_json(failure.error.without_traceback()),
     )
     if kind == JobKind.TICK:
         tx.units.failed(ref.id)

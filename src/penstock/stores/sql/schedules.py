@@ -426,7 +426,7 @@ def keep_preflights(tx: Transaction, app: str, results: Sequence[PreflightResult
                 one.name,
                 one.partition,
                 one.value,
-                None if one.error is None else as_json(one.error),
+                None if one.error is None else as_json(one.error.without_traceback()),
                 one.checked_at,
             )
             for unit, one in sorted(last.items())

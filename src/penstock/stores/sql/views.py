@@ -229,7 +229,7 @@ class SqlReader(Statements):
                 outcome=outcome,
                 started_at=started_at,
                 ended_at=ended_at,
-                error=None if error is None else _decode_error(error),
+                error=None if error is None else _decode_error(error).without_traceback(),
             )
             for token, worker, outcome, started_at, ended_at, error in self.rows(
                 "read_attempts", job.id

@@ -48,6 +48,10 @@ def show(
             callback=only_utf8,
         ),
     ],
+    traceback: Annotated[
+        bool,
+        typer.Option("--traceback", help="Where its last error came from: frames of its code."),
+    ] = False,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -76,10 +80,14 @@ def show(
         document["schedule"] = schedule_of(unit, cursor)
     if job.kind.is_built:
         document["build"] = build_of(job, plan)
+    frames = None if job.last_error is None else job.last_error.traceback
     if as_json:
-        print_document(document)
-    else:
-        for line in lines_of(document, history):
+        print_document(document | ({"traceback": frames} if traceback else {}))
+        return
+    for line in lines_of(document, history):
+        say(line)
+    if traceback:
+        for line in ("", *_traceback_lines(frames)):
             say(line)
 
 
@@ -209,6 +217,12 @@ def lines_of(document: dict[str, object], history: Sequence[Attempt]) -> list[st
             f"by {escaped(attempt.worker)}{error}"
         )
     return lines
+
+
+def _traceback_lines(frames: str | None) -> list[str]:
+    if frames is None:
+        return ["no traceback: no attempt has failed in the job's own code"]
+    return ["traceback of the last error, the last call last", *map(escaped, frames.split("\n"))]
 
 
 def _losses(count: int) -> str:
