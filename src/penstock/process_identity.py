@@ -54,6 +54,14 @@ def is_gone(mark: str) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process, and none has continued it yet."""
+    try:
+        return _fields(pid)[_STATE] == "T"
+    except (OSError, IndexError):
+        return False
+
+
 def has_ended(pid: int) -> bool:
     """Whether a process is not there, or nobody has asked yet how it ended."""
     try:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.faults
 APP = (
     NOTES
     + """
+import resource
 from penstock import Skip
 
 @app.task()
@@ -81,6 +82,18 @@ def closes(ctx: Context) -> None:
 async def closes_here(ctx: Context) -> None:
     note("start", ctx)
     os.closerange(3, 1 << 16)
+
+@app.task()
+async def shrinks_files(ctx: Context, seconds: float) -> None:
+    note("start", ctx)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    await asyncio.sleep(seconds)
+
+@app.task()
+async def stops(ctx: Context, times: int) -> None:
+    note("start", ctx)
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 @app.task(executor="process", max_attempts=1)
 def forks(ctx: Context, how: str) -> str:
@@ -273,6 +286,48 @@ def test_a_worker_whose_descriptors_a_body_has_closed_ends_at_once_and_says_why(
     said = "A task has closed descriptors that are not its own"
     assert said in err or "SIGABRT" in err, err  # libuv may notice it first, and abort
     job = shop.job("closes_here-0")
+    assert job.last_error is not None
+    assert (job.state, job.last_error.category) == (JobState.ERROR, ErrorCategory.CRASHED)
+    assert all(shop.job(key).state is JobState.DONE for key in neighbours)
+
+
+@pytest.mark.parametrize("seconds", [0, 600])
+def test_a_worker_whose_files_a_body_has_made_too_small_ends_at_once_and_says_why(
+    shop: Shop, seconds: int
+) -> None:
+    """It would renew its lease for ever, and acknowledge nothing."""
+    shop.add("shrinks_files", seconds=seconds)
+    neighbours = shop.add("child", 3, n=1)
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    assert "A task has lowered how large files of its process may be (RLIMIT_FSIZE)" in err
+    job = shop.job("shrinks_files-0")
+    assert job.last_error is not None
+    assert (job.state, job.last_error.category) == (JobState.ERROR, ErrorCategory.CRASHED)
+    assert all(shop.job(key).state is JobState.DONE for key in neighbours)
+
+
+def test_a_worker_that_a_body_stops_is_continued(shop: Shop) -> None:
+    shop.add("stops", times=1)
+
+    code, err = shop.drain()
+
+    assert code == 0, err
+    assert "was stopped by a signal and is continued" in err
+    assert shop.outcomes("stops-0") == ["done"]
+
+
+def test_a_worker_that_a_body_stops_again_and_again_is_killed(shop: Shop) -> None:
+    shop.add("stops", times=100)
+    neighbours = shop.add("child", 3, n=1)
+
+    code, err = shop.drain()
+
+    assert code == 1, err
+    assert "was stopped again (SIGSTOP?), so it is not responding and is killed" in err
+    job = shop.job("stops-0")
     assert job.last_error is not None
     assert (job.state, job.last_error.category) == (JobState.ERROR, ErrorCategory.CRASHED)
     assert all(shop.job(key).state is JobState.DONE for key in neighbours)

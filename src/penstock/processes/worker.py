@@ -15,6 +15,7 @@ import gc
 import logging
 import math
 import os
+import resource
 import select
 import signal
 import socket
@@ -74,29 +75,46 @@ ORPHAN_SECONDS = 0.9  # a worker without a supervisor is gone after this long
 GUARD_SECONDS = 1.0  # or is killed by its guard, if a C call keeps the GIL
 LOW_DESCRIPTORS = 64  # tasks that close "all" descriptors mostly close the first few
 QUARANTINE_PART = 2  # beside all others: half of the part that a process has of each cap
-DESCRIPTORS_SECONDS = 0.25  # between two looks at descriptors of ours
+WATCH_SECONDS = 0.25  # between two looks at what tasks may have broken
 EXIT_BROKEN = 70  # not an end of ours: the supervisor treats it as a crash
 
 log = logging.getLogger("penstock.worker")
 
 
-class DescriptorWatch(RepeatingThread):
-    """Ends a worker whose descriptors a task has closed: neither its loop nor its store can work.
+class ProcessWatch(RepeatingThread):
+    """Ends a worker that a task has broken: neither its loop nor its store can work any more.
 
-    That is a death like any other: what ran is suspect.
+    The task has closed descriptors of the worker, or lowered the size that its files may have. That
+    is a death like any other: what ran is suspect.
     """
 
     def __init__(self, *descriptors: int) -> None:
-        super().__init__("penstock-descriptors", DESCRIPTORS_SECONDS)
+        super().__init__("penstock-process", WATCH_SECONDS)
         self._known = {fd: _file_at(fd) for fd in descriptors}
+        self._file_size = _file_size()
 
     def run_once(self) -> None:
-        if any(_file_at(fd) != known for fd, known in self._known.items()):
+        broken = self._broken()
+        if broken is not None:
             log.critical(
-                "A task has closed descriptors that are not its own (os.closerange?), so this "
-                "worker can do nothing more and ends; what it ran is tried again alone."
+                "A task has %s, so this worker can do nothing more and ends; what it ran is tried "
+                "again alone.",
+                broken,
             )
             _end(EXIT_BROKEN)
+
+    def _broken(self) -> str | None:
+        if any(_file_at(fd) != known for fd, known in self._known.items()):
+            return "closed descriptors that are not its own (os.closerange?)"
+        if _file_size() < self._file_size:
+            return "lowered how large files of its process may be (RLIMIT_FSIZE)"
+        return None
+
+
+def _file_size() -> float:
+    """The largest size of a file that this process may write."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def _file_at(fd: int) -> tuple[int, int] | None:
@@ -369,7 +387,7 @@ class WorkerProcess:
         worker = self._worker(plan_id, keeper)
         watch = LoopWatchdog(loop, self.table, SystemClock(), worker.name_of)
         watch.start()
-        DescriptorWatch(self.channel.fileno(), self.table.fd).start()
+        ProcessWatch(self.channel.fileno(), self.table.fd).start()
         keeper.start()
         relay.take(worker)
         await worker.run()

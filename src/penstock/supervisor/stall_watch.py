@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stall watch: warns of a worker that is not responding, and names the jobs that it runs.
+"""Stall watch: warns of a worker that is not responding, and continues one that was stopped.
 
 A worker warns of a blocked loop itself, from a thread. A C call that keeps the GIL silences that
 thread as well; only another process can see it then.
@@ -8,20 +8,60 @@ thread as well; only another process can see it then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from math import inf
 
 from penstock.errors import StoreError
 from penstock.model.dataset import task_name
 from penstock.model.job import JobId
+from penstock.process_identity import is_stopped
 from penstock.stores.protocol import JobFilter, JobStore
 from penstock.stores.store_future import within
 from penstock.worker.slot_table import SlotSnapshot
 
+STOPPED_SECONDS = 2.0  # a worker that is stopped for so long is continued
+AGAIN_SECONDS = 60.0  # and one that is stopped again so soon is to be killed
 STALLED_SECONDS = 2.0  # the worker's own warning comes after one second
 NAMED_MAX = 5  # jobs that are named
 NAMES_SECONDS = 0.5  # for each, at most
 
 log = logging.getLogger("penstock.supervisor")
+
+
+class StoppedWorkers:
+    """Continues workers that a signal has stopped which was not the supervisor's, once in a while.
+
+    A task that stops its own worker would keep its lease, and the run, for ever. Whoever stops the
+    supervisor, too, has time to do so before a worker goes on.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}  # by process id: seen stopped
+        self._continued: dict[int, float] = {}  # when
+
+    def look(self, pids: Iterable[int], now: float) -> list[int]:
+        """Look at all workers; those that are to be killed."""
+        stopped = {pid: self._since.get(pid, now) for pid in pids if is_stopped(pid)}
+        self._since = stopped
+        stubborn = []
+        for pid, since in stopped.items():
+            if now - since < STOPPED_SECONDS:
+                continue
+            if now - self._continued.get(pid, -inf) < AGAIN_SECONDS:
+                stubborn.append(pid)
+                continue
+            self._continued[pid] = now
+            log.warning("Worker %d was stopped by a signal and is continued.", pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        return stubborn
+
+    def forget(self) -> None:
+        """The supervisor stood still itself: what it saw before says nothing."""
+        self._since = {}
 
 
 class StallWatch:

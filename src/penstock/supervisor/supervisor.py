@@ -31,7 +31,7 @@ from penstock.supervisor.phases import BudgetStops, Phases, format_armed
 from penstock.supervisor.protocol import RunSpec
 from penstock.supervisor.restarts import Restarts, SoloTurns
 from penstock.supervisor.sd_notify import Announcer
-from penstock.supervisor.stall_watch import StallWatch
+from penstock.supervisor.stall_watch import StallWatch, StoppedWorkers
 from penstock.supervisor.store_access import OpenStore, StoreAccess
 from penstock.supervisor.suspension import Suspension
 from penstock.supervisor.worker_handle import (
@@ -96,6 +96,7 @@ class Supervisor:
         self._postponed: list[int] = []  # in whose place to start one when a recycled one has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
+        self._stopped = StoppedWorkers()
         interrupt = partial(self._stop, signal.SIGINT)
         self._keyboard = KeyboardCommands(display, self._selector, self._begin_drain, interrupt)
         self.stops = BudgetStops()
@@ -195,6 +196,7 @@ class Supervisor:
         ended = self._suspension.take_ended()
         if ended is None:
             return
+        self._stopped.forget()
         self._tick_at = self._clock.monotonic() + RESUMED_SECONDS
         for pid in ended:
             log.error(
@@ -292,6 +294,7 @@ class Supervisor:
         now = self._clock.monotonic()
         if kill_overdue(self._workers, now, self.hello):
             self._forced = True
+        self._kill_stopped(now)
         self._keyboard.listen()
         self._keyboard.go_on()
         self._open(0.0)
@@ -310,6 +313,17 @@ class Supervisor:
             self._solo_turns.nothing_left()
         elif self._may_work() and self._solo_turns.is_due(now) and not self._solos():
             self._start(0, solo=True)
+
+    def _kill_stopped(self, now: float) -> None:
+        """Kill workers that are stopped again and again; what they ran is suspect."""
+        met = {worker.pid: worker for worker in self._workers if worker.hello is not None}
+        for pid in self._stopped.look(met, now):
+            log.error(
+                "Worker %d was stopped again (SIGSTOP?), so it is not responding and is killed; "
+                "what it ran is tried again alone.",
+                pid,
+            )
+            met[pid].kill()
 
     def _solos(self) -> list[WorkerHandle]:
         return [worker for worker in self._workers if worker.solo]
