@@ -242,3 +242,21 @@ print(numbers.code)
         said.add(done.stdout)
     assert len(said) == 1
     assert said != {"None\n"}
+
+
+def test_rows_without_pyarrow_are_refused_once_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chain = Chain()
+
+    @chain.app.dataset(calendar=Daily())
+    def raw(ctx: Context, at: datetime) -> bytes:
+        return b"as it is"
+
+    with builder(chain.app, SQLITE) as made:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(UsageError, match=r"^Rows of the dataset 'mean' and 2 more are kept"):
+            made.build("total", start=DAY_1, end=DAY_4)
+        assert chain.calls.take() == []
+        assert made.build("raw", start=DAY_1, end=DAY_4).slices == 3

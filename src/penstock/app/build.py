@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -81,6 +82,19 @@ def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest
         fail_fast=spec.fail_fast,
         yes=spec.yes,
     )
+
+
+def check_parquet(datasets: Datasets, names: Collection[str]) -> None:
+    """Refuse datasets whose rows nobody could write, once and before any is computed."""
+    if find_spec("pyarrow") is not None:
+        return
+    rows = sorted(name for name in names if datasets[name].returns_rows)
+    if rows:
+        more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        raise UsageError(
+            f"Rows of the dataset {rows[0]!r}{more} are kept as Parquet, and pyarrow is not "
+            "installed: install it with 'pip install pyarrow', or return bytes."
+        )
 
 
 def build_scope(app: str, datasets: Datasets, root: OutputRoot) -> BuildScope:

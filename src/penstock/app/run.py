@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from penstock.app import wiring
-from penstock.app.build import BuildOptions, build_request, build_scope, build_tasks, served_tasks
+from penstock.app.build import (
+    BuildOptions,
+    build_request,
+    build_scope,
+    build_tasks,
+    check_parquet,
+    served_tasks,
+)
 from penstock.app.daemon import begun_now, checked_values, plan_of_now, preflight_run
 from penstock.app.queue import Queue
 from penstock.app.registry import Registry
@@ -27,6 +34,7 @@ from penstock.model.dataset import SliceMarks, built_as
 from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
 from penstock.model.run import OnProgress, RunReport
 from penstock.planning.build_plan import check_build, plan_build
+from penstock.planning.graph import closure
 from penstock.planning.units import DaemonPlan
 from penstock.process_identity import own_identity
 from penstock.schedules.daemon_start import Arming, DaemonStart
@@ -188,6 +196,7 @@ class Runner:
         now = to_micros(SystemClock().now())
         request = self.request(targets, start, end, now, **options)
         check_build(registry.dataset_specs, request, now)
+        check_parquet(registry.datasets, closure(registry.dataset_specs, request.targets))
         times = loaded.settings.runtime
         ids, clock = SystemIds(), SystemClock()
         run_id = ids.new_id("run")

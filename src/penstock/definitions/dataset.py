@@ -123,6 +123,14 @@ class Dataset(Generic[P, R]):
         """
         return _fingerprint(self.function)
 
+    @property
+    def returns_rows(self) -> bool:
+        """Whether its type says that it returns rows; what else it may return is not known."""
+        kind = hints_of(f"Dataset {self.name!r}", self.function).get("return")
+        if self.batch > 1:
+            kind = (*typing.get_args(kind), None, None)[1]
+        return typing.get_origin(kind) in (list, Sequence)
+
     def latest(self) -> Need:
         """The newest slice at or before each moment; the same as the dataset alone."""
         return latest(self.name)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.app.app import Penstock
-from penstock.app.build import build_scope, build_tasks, typed_request
+from penstock.app.build import build_scope, build_tasks, check_parquet, typed_request
 from penstock.app.daemon import begun_now, preflight_run
 from penstock.builds.build import Build, Prepared
 from penstock.builds.locks import LockHolder
@@ -300,7 +300,9 @@ def check_build_spec(app: Penstock, spec: BuildSpec, now: int) -> None:
     """Refuse what cannot be built, before there is a store or a folder."""
     for name in spec.targets:
         app.registry.find_dataset(name)
-    check_build(app.registry.dataset_specs, typed_request(app.datasets, spec, now), now)
+    specs = app.registry.dataset_specs
+    check_build(specs, typed_request(app.datasets, spec, now), now)
+    check_parquet(app.datasets, closure(specs, spec.targets))
 
 
 def tasks_of_build(
