@@ -13,6 +13,7 @@ from tests.contract.call_figures import *  # noqa: F403
 from tests.contract.caps import *  # noqa: F403
 from tests.contract.circumstances import *  # noqa: F403
 from tests.contract.control import *  # noqa: F403
+from tests.contract.cooldowns import *  # noqa: F403
 from tests.contract.counting import *  # noqa: F403
 from tests.contract.detached import *  # noqa: F403
 from tests.contract.edges import *  # noqa: F403

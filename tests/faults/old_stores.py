@@ -28,7 +28,7 @@ from penstock.model.lease import (
     SetCursor,
     StageManifest,
 )
-from penstock.model.provider import ProviderModelKey
+from penstock.model.provider import CooldownKey, ProviderModelKey
 from penstock.model.run import RunPart
 from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.model.spending import Amount, Budget, Period
@@ -106,6 +106,7 @@ def write_fill(folder: Path) -> Path:
     end = JobEnd(job, JobState.DONE, 1, 2, effects=(staged,))
     run.consumer.ack(run.worker, [end]).result()
     run.consumer.save_learned({ProviderModelKey("ai", "m"): '{"ceiling": 12}'}).result()
+    run.consumer.begin_cooldown(CooldownKey("ai", "m", "a1b2"), 3_600, "{}").result()
     _buy(run)
     _schedule(run)
     run.close()

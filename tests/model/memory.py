@@ -25,7 +25,7 @@ from penstock.model.lease import (
     Verdict,
     WorkerInfo,
 )
-from penstock.model.provider import ProviderModelKey
+from penstock.model.provider import CooldownKey, ProviderModelKey
 from penstock.model.views import (
     EndMark,
     EnqueueReport,
@@ -38,6 +38,7 @@ from penstock.model.views import (
     RetryCounts,
     Settled,
     Stats,
+    StoredCooldown,
     StoredLimit,
     UpstreamRow,
     WorkerView,
@@ -50,6 +51,7 @@ from tests.model.memory_check import broken_invariants
 from tests.model.memory_choice import FairChoice
 from tests.model.memory_chores import Chores
 from tests.model.memory_control import Control
+from tests.model.memory_cooldowns import Cooldowns
 from tests.model.memory_learned import Learned
 from tests.model.memory_operation import operation
 from tests.model.memory_rows import JobRow, Tables, WorkerRow
@@ -71,6 +73,7 @@ class MemoryStore(AppOperations):
         self._choice = FairChoice(self._tables)
         self._control = Control()
         self._learned = Learned()
+        self._cooldowns = Cooldowns()
         self._paused = False
         self._worker_numbers = count(1)
 
@@ -450,6 +453,22 @@ class MemoryStore(AppOperations):
     @operation
     def learned(self) -> list[StoredLimit]:
         return self._learned.newest()
+
+    @operation
+    def begin_cooldown(self, key: CooldownKey, seconds: float, document: str) -> None:
+        self._cooldowns.begin(key, seconds, document, self._now())
+
+    @operation
+    def take_probe(self, key: CooldownKey, *, at_once: bool = False) -> bool:
+        return self._cooldowns.take_probe(key, at_once, self._now())
+
+    @operation
+    def end_cooldown(self, key: CooldownKey) -> None:
+        self._cooldowns.end(key)
+
+    @operation
+    def cooldowns(self) -> list[StoredCooldown]:
+        return self._cooldowns.newest(self._now())
 
     # What is said to a worker
 

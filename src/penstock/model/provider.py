@@ -35,6 +35,14 @@ class ProviderModelKey(NamedTuple):
     model: str  # for plain HTTP the host, or a name that the user gave
 
 
+class CooldownKey(NamedTuple):
+    """What a long cool-down is of."""
+
+    provider: str
+    model: str  # `*`: of the account, whatever the model
+    account: str = ""  # tells keys apart (`Credentials.mark`); empty: none is known
+
+
 class RequestResourceKey(NamedTuple):
     """What one request asks for."""
 

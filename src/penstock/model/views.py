@@ -12,7 +12,7 @@ from penstock.model.dataset import task_name
 from penstock.model.job import EdgeKind, Job, JobId, JobState, WorkerId
 from penstock.model.journal import CallFigures
 from penstock.model.plan import LockView, PlanRow
-from penstock.model.provider import ProviderModelKey
+from penstock.model.provider import CooldownKey, ProviderModelKey
 from penstock.model.schedule import PreflightResult, UnitView
 
 
@@ -286,6 +286,17 @@ class StoredLimit(msgspec.Struct, frozen=True):
     key: ProviderModelKey
     document: str
     learned_at: int
+
+
+class StoredCooldown(msgspec.Struct, frozen=True, kw_only=True):
+    """A long cool-down of one model of a provider, or with `*` of its account."""
+
+    key: CooldownKey
+    begun_at: int
+    until_at: int  # nothing is sent before
+    left_seconds: float  # until then, by the clock of the store; 0: it may be probed
+    probed_seconds: float  # for which somebody has the right to probe it; 0: nobody has
+    document: str
 
 
 class BackupReport(msgspec.Struct, frozen=True):

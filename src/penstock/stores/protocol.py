@@ -45,7 +45,7 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.plan import LevelStates, LocksTaken, LockView, PlanRow
-from penstock.model.provider import ProviderModelKey
+from penstock.model.provider import CooldownKey, ProviderModelKey
 from penstock.model.run import RUN_BYTES_MAX, RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
@@ -62,6 +62,7 @@ from penstock.model.views import (
     RetryCounts,
     Settled,
     Stats,
+    StoredCooldown,
     StoredLimit,
     UpstreamRow,
     WorkerView,
@@ -358,6 +359,7 @@ QUESTION_SECONDS = 60.0  # a question to a worker is kept for so long, answered 
 QUESTIONS_KEPT = 1_000  # or until so many were asked after it
 LEARNED_SECONDS = 7 * 86_400.0  # what was learned of a limit is kept for so long,
 LEARNED_READ = 1_000  # and so many of them are read, the newest first
+PROBE_SECONDS = 30.0  # who may probe a cool-down that is over, and does not tell, has this long
 RESULT_PAGE_BYTES = 4 * 1024 * 1024  # of results that one page reads, and one more
 DEPENDENCIES_SHOWN = 20  # of one job
 HOLDERS_SHOWN = 10  # of one limit key
@@ -726,6 +728,33 @@ class LearnedLimitStore(Protocol):
         ...
 
 
+class CooldownStore(Protocol):
+    """Long cool-downs of providers, for every process and run. Nobody is woken by them."""
+
+    def begin_cooldown(self, key: CooldownKey, seconds: float, document: str) -> Reply[None]:
+        """Let nothing be sent for so long from now, by the clock of the store.
+
+        One that is known and ends later stays as it is; else nobody has the right to probe it any
+        more. Those that were over LEARNED_SECONDS ago are forgotten.
+        """
+        ...
+
+    def take_probe(self, key: CooldownKey, *, at_once: bool = False) -> Reply[bool]:
+        """Take the right to probe for PROBE_SECONDS, if the cool-down is over and nobody has it.
+
+        With `at_once` also before its end. False as well if there is no cool-down.
+        """
+        ...
+
+    def end_cooldown(self, key: CooldownKey) -> Reply[None]:
+        """A probe was answered: forget it."""
+        ...
+
+    def cooldowns(self) -> Reply[list[StoredCooldown]]:
+        """What is kept, over or not, the newest first; at most LEARNED_READ."""
+        ...
+
+
 class ScheduleStore(Protocol):
     """Units of schedules, each one job for ever, and what was checked before they may tick.
 
@@ -803,6 +832,7 @@ class Store(
     StatusStore,
     ControlStore,
     LearnedLimitStore,
+    CooldownStore,
     JournalStore,
     RunStore,
     ScheduleStore,

@@ -35,7 +35,7 @@ from penstock.model.lease import (
     WorkerInfo,
 )
 from penstock.model.plan import LevelStates, LocksTaken, LockView, PlanRow
-from penstock.model.provider import ProviderModelKey
+from penstock.model.provider import CooldownKey, ProviderModelKey
 from penstock.model.run import RunPart
 from penstock.model.schedule import ArmReport, PreflightResult, UnitPlan, UnitView
 from penstock.model.spending import Account, Balance, Budget
@@ -52,6 +52,7 @@ from penstock.model.views import (
     RetryCounts,
     Settled,
     Stats,
+    StoredCooldown,
     StoredLimit,
     UpstreamRow,
     WorkerView,
@@ -68,6 +69,7 @@ from penstock.stores.protocol import (
 from penstock.stores.sql import (
     ack,
     apps,
+    cooldowns,
     dead_workers,
     enqueue,
     journal,
@@ -426,6 +428,18 @@ class SqlStore(ABC):
 
     def learned(self) -> Reply[list[StoredLimit]]:
         return self._read(self._reader.learned)
+
+    def begin_cooldown(self, key: CooldownKey, seconds: float, document: str) -> Reply[None]:
+        return self._submit(lambda tx: cooldowns.begin_cooldown(tx, key, seconds, document))
+
+    def take_probe(self, key: CooldownKey, *, at_once: bool = False) -> Reply[bool]:
+        return self._submit(lambda tx: cooldowns.take_probe(tx, key, at_once))
+
+    def end_cooldown(self, key: CooldownKey) -> Reply[None]:
+        return self._submit(lambda tx: cooldowns.end_cooldown(tx, key))
+
+    def cooldowns(self) -> Reply[list[StoredCooldown]]:
+        return self._read(lambda: cooldowns.cooldowns(self._reader, self._times()[0]))
 
     def inbox(self, worker: WorkerId) -> Reply[Inbox]:
         return self._read(lambda: self._reader.inbox(worker))

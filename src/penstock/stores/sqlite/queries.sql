@@ -1243,6 +1243,34 @@ delete from learned_limits where learned_at < ?1
 select provider, model, document, learned_at from learned_limits
 order by learned_at desc, provider, model limit ?1
 
+-- begin_cooldown --
+-- A provider asks for a pause; one that is known and ends later stays. ?1 … ?6 = provider, model, account, begun, until, document.
+insert into cooldowns (provider, model, account, begun_at, until_at, probed_until, document)
+values (?1, ?2, ?3, ?4, ?5, 0, ?6)
+on conflict (provider, model, account) do update set
+    begun_at = excluded.begun_at, until_at = excluded.until_at, probed_until = 0, document = excluded.document
+where excluded.until_at >= cooldowns.until_at
+
+-- take_probe --
+-- The right to probe until ?5, if nobody has it; by ?4 = now the pause is over, or began later than that since the clock
+-- was set back, or ?6: it may be probed before its end.
+update cooldowns set probed_until = ?5
+where provider = ?1 and model = ?2 and account = ?3 and (probed_until <= ?4 or probed_until > ?5)
+    and (until_at <= ?4 or begun_at > ?4 or ?6 = 1)
+
+-- end_cooldown --
+-- A probe was answered: nothing is kept of it.
+delete from cooldowns where provider = ?1 and model = ?2 and account = ?3
+
+-- forget_cooldowns --
+-- Those that were over before ?1.
+delete from cooldowns where until_at < ?1
+
+-- list_cooldowns --
+-- The first ?1, the newest first: [provider, model, account, begun, until, probed until, document].
+select provider, model, account, begun_at, until_at, probed_until, document from cooldowns
+order by begun_at desc, provider, model, account limit ?1
+
 -- find_calls --
 -- Calls by key; ?1 = [[job, fingerprint, ordinal], …]: [call, job, fingerprint, ordinal, state, token, run, day, task,
 -- provider, model, begun_at, ended_at, 2 × reserved, 2 × used, bought, reused, resent, estimated, doubts,

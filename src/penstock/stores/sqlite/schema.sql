@@ -173,6 +173,17 @@ create table learned_limits (
     primary key (provider, model)
 ) strict, without rowid;
 
+create table cooldowns (
+    provider text not null,
+    model text not null,
+    account text not null,
+    begun_at integer not null,
+    until_at integer not null,
+    probed_until integer not null,
+    document text not null,
+    primary key (provider, model, account)
+) strict, without rowid;
+
 create table calls (
     no integer primary key,
     job_id integer not null,
