@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from penstock import Context
 from penstock.errors import StoreUnavailable
 from penstock.model.job import JobId
@@ -15,14 +17,15 @@ from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from tests.budget_shop import BudgetShop, today
 
 
-def test_a_worker_forgets_the_calls_of_jobs_that_ended_long_ago() -> None:
+@pytest.mark.parametrize("setting", ["journal_retention", "retention"])
+def test_a_worker_forgets_the_calls_of_jobs_that_ended_long_ago(setting: str) -> None:
     shop = BudgetShop()
 
     @shop.app.task()
     async def waits(ctx: Context) -> None:
         await asyncio.sleep(1_000)
 
-    settings = {"journal_retention": "20s"}
+    settings = {setting: "20s"}
     with harness(shop.app, providers={"api": shop.provider}, settings=settings) as t:
         t.enqueue(shop.ask.job(prompt="p", calls=3), key="old")
         t.drain()

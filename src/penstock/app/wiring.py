@@ -216,7 +216,7 @@ def _config(
         supervisor_pid=options.supervisor_pid,
         runs_suspects=not options.supervisor_pid,
         capacity=configured_capacity(settings, sources, providers),
-        journal_retention_seconds=settings.journal_retention if _has_paid(settings) else None,
+        journal_retention_seconds=settings.calls_kept() if _has_paid(settings) else None,
     )
 
 

@@ -340,7 +340,7 @@ class Settings(_Section):
     store: StoreUrl | None = None  # None: sqlite:///.penstock/APP.db, by the app's name
     durability: Literal["full", "normal"] = "full"  # full survives power loss, normal a crash
     retention: Seconds = 30 * 86_400.0  # of ended jobs
-    journal_retention: Seconds = 7 * 86_400.0  # of the paid calls of ended jobs
+    journal_retention: Seconds | None = None  # of their paid calls; None: as long as the jobs
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     datasets: DatasetSettings = Field(default_factory=DatasetSettings)
@@ -350,6 +350,10 @@ class Settings(_Section):
     budget: BudgetSettings = Field(default_factory=BudgetSettings)
     #: dimension → the values over which work is multiplied, for app.partitions(NAME, of=TYPE)
     partitions: dict[Name, Values] = Field(default_factory=dict)
+
+    def calls_kept(self) -> float:
+        """Seconds for which the paid calls of ended jobs are kept."""
+        return self.retention if self.journal_retention is None else self.journal_retention
 
     def caps(self) -> dict[str, int]:
         """The limits by limit key (`host:example.org`, `host:*`)."""

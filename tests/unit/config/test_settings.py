@@ -16,7 +16,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "store": None,
         "durability": "full",
         "retention": 30 * 86_400.0,
-        "journal_retention": 7 * 86_400.0,
+        "journal_retention": None,
         "runtime": {
             "slots": None,
             "async_slots": 256,
@@ -47,6 +47,13 @@ def test_defaults_are_the_documented_ones() -> None:
         },
         "partitions": {},
     }
+
+
+def test_paid_calls_are_kept_as_long_as_their_jobs_unless_it_is_said_otherwise() -> None:
+    assert Settings().calls_kept() == 30 * 86_400.0
+    assert Settings.model_validate({"retention": "2d"}).calls_kept() == 2 * 86_400.0
+    both = Settings.model_validate({"retention": "2d", "journal_retention": "90d"})
+    assert both.calls_kept() == 90 * 86_400.0
 
 
 def test_settings_do_not_change_once_made() -> None:
