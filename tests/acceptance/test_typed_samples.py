@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import stdev
 from textwrap import indent
@@ -18,8 +21,9 @@ from tests.samples import planning_page, testing_a_pipeline
 pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).resolve().parents[2]
-EMBEDDED = [ROOT / "examples/web/service.py", ROOT / "examples/script/enrich.py"]
-SAMPLES = [*sorted((ROOT / "tests/samples").glob("[a-z]*.py")), *EMBEDDED]
+SAMPLES = sorted((ROOT / "tests/samples").glob("[a-z]*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SNIPPET = re.compile(r"^```python\n(# (\w+)\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: Each line must be refused, with this in the message.
 MISTAKES = {
@@ -49,11 +53,35 @@ MISTAKES = {
 WITH_REGION = "def with_region(ctx: TickContext, region: str) -> None: ..."
 
 
-def mypy(*arguments: str) -> subprocess.CompletedProcess[str]:
+def folders_of_readers() -> Iterator[tuple[str, dict[str, str]]]:
+    """What a reader copies into one folder: the modules of an example, the snippets of a page."""
+    for folder in sorted((ROOT / "examples").iterdir()):
+        yield folder.name, {file.stem: file.read_text() for file in folder.glob("*.py")}
+    for page in PAGES:
+        found = {name: text for text, name in SNIPPET.findall(page.read_text())}
+        yield re.sub(r"\W", "_", str(page.relative_to(ROOT).with_suffix(""))), found
+
+
+def in_one_folder(folder: Path) -> list[str]:
+    """The files of readers beside each other, whose modules have names of their own."""
+    paths = []
+    for prefix, modules in folders_of_readers():
+        names = "|".join(modules)
+        for name, text in modules.items():
+            path = folder / f"{prefix}_{name}.py"
+            path.write_text(
+                re.sub(rf"^( *(?:from|import)) ({names})\b", rf"\1 {prefix}_\2", text, flags=re.M)
+            )
+            paths.append(str(path))
+    return paths
+
+
+def mypy(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     options = ["--strict", "--no-error-summary", "--hide-error-context"]
     return subprocess.run(
         [sys.executable, "-m", "mypy", *options, *arguments],
         cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(folder)},
         capture_output=True,
         text=True,
         check=False,
@@ -76,11 +104,13 @@ def test_samples_are_strictly_typed_and_mistakes_are_found(tmp_path: Path) -> No
     code = "\n".join(cells(ROOT / "examples/notebook/measure.ipynb"))
     notebook.write_text("async def notebook() -> None:\n" + indent(code, "    "))
 
-    checked = mypy(*map(str, SAMPLES), str(notebook), str(mistakes))
+    copied = in_one_folder(tmp_path)
+    checked = mypy(*map(str, SAMPLES), *copied, str(notebook), str(mistakes), folder=tmp_path)
 
     found = dict(enumerate(lines, start=1))
     told = checked.stdout.splitlines()
     assert len(SAMPLES) >= 4
+    assert len(copied) > 50
     assert [line for line in told if "mistakes.py" not in line] == [], checked.stdout
     for number, line in found.items():
         if line not in MISTAKES:
