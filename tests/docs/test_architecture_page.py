@@ -58,3 +58,14 @@ def test_old_modules_lead_to_modules_that_are_there() -> None:
 
     assert len(rows) > 100
     assert [name for name in rows if not (SOURCE / f"{name}.py").exists()] == []
+
+
+def test_the_classes_in_the_picture_of_who_decides_exist() -> None:
+    page = (REPOSITORY / "docs/how-it-works.md").read_text()
+    picture = page.partition("## Who decides")[2].partition("##")[0].split("```")[1]
+    named = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b|\b(?:Gate|Adaptive|Aimd)\b", picture))
+    admission = [*SOURCE.glob("admission/**/*.py"), SOURCE / "model/request.py"]
+    there = set(re.findall(r"^class (\w+)", "\n".join(map(Path.read_text, admission)), re.M))
+
+    assert len(named) >= 12
+    assert named - there == set()
