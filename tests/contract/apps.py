@@ -349,7 +349,7 @@ def test_an_app_with_workers_keeps_its_name(store_world: StoreWorld) -> None:
     be(store_world, None)
 
     error = refusal(store_world.store.rename_app("a", "b", JobId(0)), UsageError)
-    assert "alive" in str(error)
+    assert "live worker" in str(error)
     assert "penstock app list" in str(
         refusal(store_world.store.rename_app("nobody", "b", JobId(0)), UsageError)
     )

@@ -12,7 +12,7 @@ from penstock.model.lease import Verdict
 from penstock.stores.protocol import EXPIRIES_BEFORE_SUSPECT
 from tests.contract.world import StoreWorld, ref
 
-MAX_CRASHES = 3  # of a lease request that says nothing else
+MAX_CRASHES = 3  # of a worker that says nothing else
 
 
 def _lose(store_world: StoreWorld, times: int) -> None:
@@ -30,8 +30,8 @@ def _suspect(store_world: StoreWorld, key: str = "a") -> None:
     store_world.reap(worker, [job])
 
 
-def _solo(store_world: StoreWorld) -> tuple[WorkerId, LeasedJob]:
-    worker = store_world.new_worker()
+def _solo(store_world: StoreWorld, max_crashes: int = MAX_CRASHES) -> tuple[WorkerId, LeasedJob]:
+    worker = store_world.new_worker(max_crashes=max_crashes)
     return worker, store_world.take_one(worker, quarantine=True)
 
 
@@ -326,16 +326,30 @@ def test_a_solo_lease_that_expires_counts_as_a_crash(store_world: StoreWorld) ->
     assert (last.outcome, last.worker) == ("crashed", worker)
 
 
-def test_how_often_a_job_may_expire_alone_says_who_takes_it_back(store_world: StoreWorld) -> None:
+def test_how_often_a_job_may_expire_alone_says_the_worker_that_held_it(
+    store_world: StoreWorld,
+) -> None:
+    """Whoever takes it back may be of another app or run, with another setting."""
     _suspect(store_world)
     states = []
 
     for _ in range(MAX_CRASHES + 1):
-        _solo(store_world)
-        store_world.expire(max_crashes=MAX_CRASHES + 1)
+        _solo(store_world, MAX_CRASHES + 1)
+        store_world.expire()  # by one that says MAX_CRASHES
         states.append(store_world.view("a").state)
 
     assert states == [JobState.QUEUED] * MAX_CRASHES + [JobState.ERROR]
+
+
+def test_what_one_worker_says_of_crashes_counts_for_no_other(store_world: StoreWorld) -> None:
+    _suspect(store_world)
+    store_world.store.retire(store_world.new_worker(max_crashes=1)).result()
+    store_world.new_worker(max_crashes=1)  # it is lost beside the other, and held nothing
+
+    _solo(store_world)
+    store_world.expire()
+
+    assert store_world.view("a").state is JobState.QUEUED
 
 
 def test_a_job_that_expires_alone_too_often_ends_as_crashed(store_world: StoreWorld) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
-import msgspec
-
 from penstock.model.job import (
     Attempt,
     AttemptError,
@@ -108,9 +106,17 @@ class StoreWorld:
         tasks: Sequence[str] = ("work",),
         ttl: float = TTL_SECONDS,
         run_id: str = "run-1",
+        max_crashes: int = 3,
     ) -> WorkerId:
         worker = WorkerId(f"worker-{next(self._numbers)}")
-        info = WorkerInfo(id=worker, run_id=run_id, tasks=tuple(tasks), host="here", pid=42)
+        info = WorkerInfo(
+            id=worker,
+            run_id=run_id,
+            tasks=tuple(tasks),
+            host="here",
+            pid=42,
+            max_crashes=max_crashes,
+        )
         self.store.register(info, ttl).result()
         self._tasks[worker] = tuple(tasks)
         return worker
@@ -176,13 +182,10 @@ class StoreWorld:
                 return found
         raise AssertionError(f"{CALLS_MAX} lease calls, and the store still promises more")
 
-    def settle(self, max_crashes: int = 3) -> None:
+    def settle(self) -> None:
         """Let lease calls go on with what is left to do, without taking a job."""
         usher = self.new_worker(tasks=())
-        request = msgspec.structs.replace(self.request(usher), max_crashes=max_crashes)
-        for _ in range(CALLS_MAX):
-            if not self.store.lease(request).result().more:
-                break
+        self.take_all(usher)
         self.store.retire(usher).result()
 
     # Ends
@@ -295,10 +298,10 @@ class StoreWorld:
                 return total
         raise AssertionError("a dead worker that is never reaped")
 
-    def expire(self, max_crashes: int = 3) -> None:
+    def expire(self) -> None:
         """Let every worker's lease run out and be swept."""
         self.clock.advance(TTL_SECONDS)
-        self.settle(max_crashes)
+        self.settle()
 
     # Operators
 

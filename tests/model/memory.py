@@ -157,7 +157,7 @@ class MemoryStore(AppOperations):
                 "It must register anew under a new id."
             )
         now = self._now()
-        self._sweep(request.max_crashes, now)
+        self._sweep(now)
         self._tables.promote(now)
         taken, more = self._take(worker, request, now)
         if not more:
@@ -184,11 +184,11 @@ class MemoryStore(AppOperations):
             paused=self._paused,
         )
 
-    def _sweep(self, max_crashes: int, now: int) -> None:
+    def _sweep(self, now: int) -> None:
         """Take the jobs of expired workers back and forget these workers."""
         for worker in list(self._tables.workers):
             if self._alive(worker) is None:
-                self._ends.expire(self._tables.workers[worker], max_crashes, now)
+                self._ends.expire(self._tables.workers[worker], now)
                 self._tables.forget(worker)
 
     # Leases end

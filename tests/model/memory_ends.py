@@ -168,12 +168,12 @@ class Ends:
             self._close(row, JobState.CANCELLED, now, detached=row.worker is not None)
         self._edges.tell((row.id for row in rows), now)
 
-    def expire(self, worker: WorkerRow, max_crashes: int, now: int) -> None:
+    def expire(self, worker: WorkerRow, now: int) -> None:
         """Take back what an expired worker held: anything of it may have been running."""
         accused: list[JobRow] = []
         for row in worker.held():
             if row.solo and not row.cell:
-                self._crash(row, EXPIRED, max_crashes, now)
+                self._crash(row, EXPIRED, worker.info.max_crashes, now)
                 continue
             self._record(row, "lost", now, _death("lost", EXPIRED))
             row.losses += not row.solo

@@ -87,6 +87,15 @@ def test_a_lease_that_is_renewed_lasts_as_long_as_the_work() -> None:
     simulate(make_app(ran, []), main, runtime=RUNTIME)
 
 
+def test_a_worker_says_how_often_a_job_may_crash_alone() -> None:
+    async def main(world: World) -> None:
+        await world.drain()
+
+        assert [one.max_crashes for one in world.store.registered] == [7]
+
+    simulate(make_app([], []), main, tasks={"max_crashes": 7})
+
+
 def test_a_lost_lease_cancels_attempts_before_it_ends_and_nothing_is_acknowledged() -> None:
     ran: list[tuple[str, float]] = []
     cancelled: list[tuple[str, float]] = []
@@ -104,7 +113,7 @@ def test_a_lost_lease_cancels_attempts_before_it_ends_and_nothing_is_acknowledge
         assert {key for key, _ in cancelled} == {key for key, _ in ran[:4]}
         assert all(believed <= at <= believed + TICK_SECONDS for _, at in cancelled)
         assert len(world.store.registered) == 2
-        assert worker.worker_id == world.store.registered[1]
+        assert worker.worker_id == world.store.registered[1].id
         assert all(world.attempts(f"j{n}")[0].outcome == "lost" for n in range(4))
 
         world.beats[0].cut = False
@@ -152,7 +161,7 @@ def test_a_lost_lease_is_never_taken_up_again_even_if_a_late_beat_saves_it(seed:
         await asyncio.sleep(1)
         world.store.fails("register", StoreBusy("held"), 5)
         await asyncio.sleep(TTL - 1.5)
-        old = world.store.registered[0]
+        old = world.store.registered[0].id
         assert world.store.beat([old], TTL).result() == {old}
         world.beats[0].cut = False
 

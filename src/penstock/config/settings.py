@@ -27,6 +27,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.clock import parse_duration
 from penstock.model.job import NAME_LENGTH_MAX
+from penstock.model.lease import MAX_CRASHES
 from penstock.model.provider import RATE_MAX, RATE_MIN, base_url_problem, header_problem
 from penstock.model.spending import MICROS
 from penstock.redaction.secrets import SecretUrl
@@ -259,7 +260,7 @@ class TaskSettings(_Section):
 
     max_attempts: Count = 3  # charged tries of a job; then it ends in error
     timeout: Seconds = 3600.0  # of one attempt
-    max_crashes: Count = 3  # of a job that ran alone; then it ends in error
+    max_crashes: Count = MAX_CRASHES  # of a job that ran alone; then it ends in error
     give_up_after: Seconds = 86_400.0  # of waiting for an unhealthy provider
 
 

@@ -123,6 +123,9 @@ def dimension_key(limit_key: str) -> str:
     return f"{limit_key.partition(':')[0]}:*"
 
 
+MAX_CRASHES = 3  # of a job that ran alone, unless it is set otherwise
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that asks for leases."""
 
@@ -131,6 +134,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     host: str = ""
     pid: int = 0
+    max_crashes: int = MAX_CRASHES  # of a job that ran alone here and was lost with the whole run
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +147,6 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: bool = False  # only suspects, of one cell
     cell: int = 0  # of this one; 0: of the first that nobody runs
     weights: Mapping[str, int] = {}  # of tasks that weigh more than 1: groups share by weight
-    max_crashes: int = 3  # leases of a job lost alone by expiry before it ends in `error`
 
 
 class BlockedKey(msgspec.Struct, frozen=True):

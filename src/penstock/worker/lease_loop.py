@@ -322,7 +322,6 @@ class LeaseLoop:
             quarantine=quarantine,
             cell=self._cell or 0,
             weights=self._window.weights,
-            max_crashes=self._config.max_crashes,
         )
         self._loop.spawn(self._lease(request, self._store.lease(request)))
 

@@ -13,7 +13,7 @@ from penstock.clock import Clock
 from penstock.events.sink import SchedulerEvents
 from penstock.ids import IdSource
 from penstock.model.job import WorkerId
-from penstock.model.lease import Caps
+from penstock.model.lease import MAX_CRASHES, Caps
 from penstock.model.run import CapacityValue
 from penstock.retry.policy import RetryPolicy
 from penstock.stores.protocol import Store
@@ -39,7 +39,7 @@ class WorkerConfig:
     app: str = ""  # whose jobs it runs, and whose budgets it spends
     slots_max: int | None = None  # of all kinds together; None: as many as there are of each
     beat_seconds: float = 0.0  # between two renewals of its lease; 0: nobody knows
-    max_crashes: int = 3  # of jobs that were alone and that it takes back from the dead
+    max_crashes: int = MAX_CRASHES  # of jobs that run alone here
     place: int = 0  # which of the workers of its run it is; who replaces it has the same
     drain: bool = False
     until: str | None = None  # drains until the job of this key has ended, whatever else is left

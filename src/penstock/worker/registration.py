@@ -55,6 +55,7 @@ class Registration:
             tasks=self.tasks,
             host=socket.gethostname(),
             pid=os.getpid(),
+            max_crashes=self._config.max_crashes,
         )
         ttl = self._config.lease_ttl_seconds
         sent = self._clock.monotonic()

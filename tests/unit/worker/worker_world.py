@@ -44,7 +44,7 @@ class FlakyStore(InProcessStore):
         super().__init__(clock)
         self.trouble: dict[str, deque[BaseException]] = {}
         self.asked_for: list[str] = []
-        self.registered: list[WorkerId] = []
+        self.registered: list[Info] = []
         self.holds_leases = False  # leases are made, and their answers held back
         self._held: list[tuple[Reply[LeaseBatch], LeaseBatch]] = []
 
@@ -63,7 +63,7 @@ class FlakyStore(InProcessStore):
         error = self._error("register")
         if error is not None:
             return Reply.failed(error)
-        self.registered.append(worker.id)
+        self.registered.append(worker)
         return super().register(worker, ttl_seconds)
 
     def lease(self, request: LeaseRequest) -> Reply[LeaseBatch]:

@@ -368,6 +368,12 @@ select no, run_id from penstock.workers where id = $1 and ended_at + 0 is null f
 select no, boot_id = $1, run_id from penstock.workers
 where ended_at is null and (boot_id <> $1 or expires_at <= $2) order by no limit $3 for update skip locked
 
+-- forget_max_crashes --
+-- What workers that have ended said of jobs that run alone.
+delete from penstock.meta where starts_with(name, 'max_crashes:') and not exists (
+    select 1 from penstock.workers where no = substr(name, 13)::bigint and ended_at is null
+)
+
 -- forget_workers --
 -- Rows of workers that ended long ago.
 delete from penstock.workers where no in (

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock import failpoints
 from penstock.clock import MICROSECONDS
 from penstock.model.job import AttemptError, ErrorCategory, JobId, JobState, WorkerId
-from penstock.model.lease import JobFailure, JobRef
+from penstock.model.lease import MAX_CRASHES, JobFailure, JobRef, WorkerInfo
 from penstock.model.views import Progress
 from penstock.stores.protocol import (
     EXPIRIES_BEFORE_SUSPECT,
@@ -47,7 +47,7 @@ class _Fate:
     same_boot: bool = True  # False: the whole machine went down; that is no job's fault
 
 
-def sweep(tx: Transaction, max_crashes: int) -> bool:
+def sweep(tx: Transaction) -> bool:
     """Take back what expired workers held, a slice; True if some is left."""
     budget = SWEEP_SLICE
     expired = tx.rows("expired_workers", tx.boot.boot_id, tx.boot.at, SWEEP_WORKERS)
@@ -55,7 +55,7 @@ def sweep(tx: Transaction, max_crashes: int) -> bool:
         failpoints.hit("sweep.in_tx")
         fate = _Fate(
             cause="its lease expired",
-            max_crashes=max_crashes,
+            max_crashes=_max_crashes(tx, no),
             died=True,
             expired=True,
             same_boot=bool(same_boot),
@@ -101,10 +101,22 @@ def retire(tx: Transaction, worker: WorkerId) -> Progress:
     return Progress(count, more=count == SWEEP_SLICE)
 
 
+def note_max_crashes(tx: Transaction, worker: WorkerInfo) -> None:
+    """Keep it with the worker: whoever takes its jobs back may be of another app or run."""
+    if worker.max_crashes != MAX_CRASHES:
+        no = tx.value("worker_no", worker.id)
+        tx.run("write_meta", f"max_crashes:{no}", str(worker.max_crashes))
+
+
+def _max_crashes(tx: Transaction, no: int) -> int:
+    return int(tx.first("read_meta", f"max_crashes:{no}") or MAX_CRASHES)
+
+
 def _end_worker(tx: Transaction, no: int) -> None:
     for job_id, token in tx.rows("detached_of", no):  # no more than it had slots
         let_go(tx, JobRef(job_id, token))
     tx.run("end_worker", no, tx.now)
+    tx.run("forget_max_crashes")
     tx.run("forget_workers", tx.now - WORKER_ROWS_KEPT_SECONDS * MICROSECONDS)
     tx.forget_alive()
 

@@ -167,7 +167,7 @@ def _look(tx: Transaction) -> _View:
 
 def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseBatch:
     """Hand out ready jobs."""
-    view, more = _catch_up(tx, request.max_crashes)
+    view, more = _catch_up(tx)
     alive = tx.alive(request.worker)
     if alive is None:
         raise LeaseLost(
@@ -207,14 +207,14 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
     )
 
 
-def _catch_up(tx: Transaction, max_crashes: int) -> tuple[_View, bool]:
+def _catch_up(tx: Transaction) -> tuple[_View, bool]:
     """Take back, tell and promote what is due to be; True if some of it is left."""
     tx.flush_heads()
     view = _look(tx)
     due = view.next_due_at is not None and view.next_due_at <= tx.now
     if not (view.expired or view.settling or due):
         return view, False
-    more = sweep(tx, max_crashes) if view.expired else False
+    more = sweep(tx) if view.expired else False
     more = settle(tx) or more
     more = _promote(tx) or more
     tx.flush_heads()

@@ -12,6 +12,7 @@ from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import JobRef, WorkerInfo, dimension_key
 from penstock.model.provider import ProviderModelKey
 from penstock.stores.protocol import LEARNED_SECONDS, QUESTION_SECONDS, QUESTIONS_KEPT, lease_voided
+from penstock.stores.sql.dead_workers import note_max_crashes
 from penstock.stores.sql.plans import void_locks
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import Transaction
@@ -74,6 +75,7 @@ def register(tx: Transaction, worker: WorkerInfo, ttl_seconds: float) -> None:
         as_json(worker.tasks),
         tx.app,
     )
+    note_max_crashes(tx, worker)
     failpoints.hit("register.in_tx")
     tx.forget_alive()
     if tx.run("unpark_all"):

@@ -187,6 +187,11 @@ select no, run_id from workers where id = ?1 and ended_at is null
 -- The first ?3 workers whose time is over: [no, same boot, run].
 select no, boot_id = ?1, run_id from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2) limit ?3
 
+-- forget_max_crashes --
+-- What workers that have ended said of jobs that run alone.
+delete from meta where name glob 'max_crashes:*'
+    and not exists (select 1 from workers where no = substr(name, 13) + 0 and ended_at is null)
+
 -- forget_workers --
 -- Rows of workers that ended long ago.
 delete from workers where no in (select no from workers where ended_at < ?1 limit 100)
