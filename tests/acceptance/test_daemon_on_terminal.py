@@ -79,8 +79,8 @@ def test_a_daemon_is_seen_checking_and_ticking_and_ended_by_ctrl_c(tmp_path: Pat
         assert_given_back(program)
         assert "Stopping: what runs has" in shown
         assert re.search(r"^[1-9]\d* done, 0 skipped, 0 error in ", shown, re.MULTILINE)
-        assert "\n3 units of schedules, 1 degraded, see penstock doctor\n" in shown
-        assert shown.splitlines()[-1].startswith("Next: penstock run continues with ")
+        assert "\n3 units of schedules, 1 degraded, see penstock doctor --app watch.py\n" in shown
+        assert shown.splitlines()[-1].startswith("Next: penstock run --app watch.py continues with ")
         assert "Traceback" not in shown
 
 

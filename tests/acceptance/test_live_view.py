@@ -158,7 +158,7 @@ def test_the_terminal_is_given_back_however_the_run_ends(
         assert program.screen.colours <= 1  # the one that takes all colours back
         if code >= 0:
             assert "0 done, 0 skipped, 0 error in " in program.screen.text()
-            assert "penstock queue run --drain continues" in program.screen.text()
+            assert "penstock queue run --drain --app shop.py continues" in program.screen.text()
 
 
 BROKEN = """

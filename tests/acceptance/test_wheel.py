@@ -110,7 +110,7 @@ def test_a_bare_install_shows_the_demo_and_names_what_is_missing(
     for _, library in JOBS:
         sentence = (
             f"A client of '{library}' was asked for, and it is not installed; "
-            f"run `pip install {library}`."
+            f"run `pip install {library}`"
         )
         assert sentence in ended.stderr
     assert "Traceback" not in ended.stderr

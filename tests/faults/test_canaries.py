@@ -68,7 +68,7 @@ def answer(request: SimulatedRequest) -> Reply | None:
         problem = {"type": "error", "error": {"type": "invalid", "message": said}}
         return Reply.of(problem, status=400, headers=TOLD)
     if request.number == 1:
-        return Reply.of(b"", status=429, headers=[*TOLD, ("retry-after", word("echoed_header"))])
+        return Reply.of(b"", status=429, headers=[*TOLD, ("retry-after", "0")])
     if request.number == 2:
         return Reply.of({"error": prose("prompt")}, status=500, headers=TOLD)
     case = body.get("case")

@@ -155,7 +155,7 @@ def test_f58_the_first_of_a_key_wins_also_where_its_batch_was_refused(
 
     ended = imported(command, b"\n".join(lines))
 
-    assert (ended.code, ended.out) == (1, "18 new, 1 known, 1 bad\n")
+    assert (ended.code, ended.out) == (1, "18 new, 1 known (1 with other arguments), 1 bad\n")
     assert command("queue", "show", "dup", "--json").document["payload"] == {"host": "first"}
 
 

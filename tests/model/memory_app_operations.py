@@ -92,7 +92,7 @@ class AppOperations(DatasetOperations):
         tables = self._tables
         self._known(old)
         if any(row.app == old and self._alive(name) for name, row in tables.workers.items()):
-            raise UsageError(f"Workers of {old!r} are alive.")
+            raise UsageError(f"{old!r} has live workers.")
         common = tables.keys.get(old, {}).keys() & tables.keys.get(new, {}).keys()
         if common:
             raise UsageError(f"Both have a job {min(common)!r}.")

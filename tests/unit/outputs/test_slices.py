@@ -200,5 +200,5 @@ def test_without_pyarrow_bytes_work_and_rows_name_the_extra(tmp_path: Path) -> N
     raw, rows, empty, nothing = ended.stdout.decode().splitlines()
     assert raw == "b'content'"
     assert rows == empty
-    assert 'pip install "penstock[data]"' in rows
+    assert "`pip install pyarrow`" in rows
     assert nothing.startswith("raw@1970-01-01T00:00:00Z returned nothing")

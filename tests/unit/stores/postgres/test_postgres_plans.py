@@ -82,7 +82,7 @@ INTENDED = {
     "lane_ids": {"lanes_spec_key"},
     "insert_job": {"lanes_spec_key"},
     "failed_jobs": {"ended_unhappy"},
-    "requeue_jobs": {"ended_unhappy"},
+    "requeue_jobs": {"ended_pkey", "jobs_pkey"},
     "hold_parents": {"edges_child", "hot_pkey"},
     "spoilt_by": {"edges_child", "ended_pkey"},
     "old_jobs": {"ended_by_time", "jobs_pkey"},

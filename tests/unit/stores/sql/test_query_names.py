@@ -99,6 +99,7 @@ ONLY_POSTGRES = {
         "end_backend",
         "listen",
         "ping",
+        "place_of_store",
         "server_time",
         "set_up",
         "tell",

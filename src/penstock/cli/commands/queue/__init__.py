@@ -39,7 +39,7 @@ COMMANDS: CommandTable = {
     ),
     "rerun": (
         "penstock.cli.commands.queue.rerun:rerun",
-        "Run done jobs again; their results stay until then.",
+        "Run done jobs again; their results stay until they end, and dependants are not touched.",
     ),
     "retry-failed": (
         "penstock.cli.commands.queue.retry:retry_failed",

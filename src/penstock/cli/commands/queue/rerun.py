@@ -32,7 +32,7 @@ def rerun(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Run done jobs again; their results stay until then, and what came after them is not touched.
+    """Run done jobs again; their results stay until they end, and dependants are not touched.
 
     Paid calls that have not changed are answered from the journal, unless --fresh buys them anew.
     """
