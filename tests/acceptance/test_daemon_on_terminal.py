@@ -80,7 +80,8 @@ def test_a_daemon_is_seen_checking_and_ticking_and_ended_by_ctrl_c(tmp_path: Pat
         assert "Stopping: what runs has" in shown
         assert re.search(r"^[1-9]\d* done, 0 skipped, 0 error in ", shown, re.MULTILINE)
         assert "\n3 units of schedules, 1 degraded, see penstock doctor --app watch.py\n" in shown
-        assert shown.splitlines()[-1].startswith("Next: penstock run --app watch.py continues with ")
+        last = shown.splitlines()[-1]
+        assert last.startswith("Next: penstock run --app watch.py continues with ")
         assert "Traceback" not in shown
 
 
