@@ -212,6 +212,10 @@ class WaitLog:
         self._clock = clock
         self._said: dict[str, float] = {}  # which reasons, and when
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._said
+
     def say(self, reason: str) -> None:
         kind = _without_numbers(reason)  # that a number falls is no news
         now = self._clock.monotonic()
@@ -429,5 +433,5 @@ class LeaseLoop:
         self.full.note(batch)
         if batch.paused:
             self.wait_log.say(paused_reason())
-        else:
+        elif not self.wait_log.is_empty:
             self.wait_log.forget(paused_reason())
