@@ -22,7 +22,7 @@ def test_the_example_looks_at_every_issue_once() -> None:
     assert "18 issues were opened; 18 were looked at\nmissed: 0, repeated: 0" in told
     assert "FAILED  repository_exists:penstock/site" in done.stderr
     assert "All 3 preflights passed." in told
-    assert "Next: penstock run continues with the schedules" in told
+    assert "Next: penstock run continues with the schedules" in told, told
     assert "'schedule:poll_issues:penstock/site' is not due: its next tick is at" in told
     assert "Traceback" not in done.stderr
 
