@@ -3,6 +3,7 @@
 
 A skip-scan over lane rows from a rotating cursor: its cost knows neither the backlog nor what is
 finished. Groups share the limit by weight; inside a group jobs come by priority, due time and id.
+Keyed limits hold here: a lane whose limit key is full is parked until a holder of the key ends.
 
 Shares by weight inside a worker are those of `admission/tasks/queue.py` and `policies.py`.
 """
@@ -94,7 +95,7 @@ class LeaseCursor:
 
 
 class _Room:
-    """How many more may hold each limit key, counted once in this transaction."""
+    """How many more jobs each keyed limit allows, counted once in this transaction."""
 
     def __init__(
         self, tx: Transaction, request: LeaseRequest, keys: Sequence[str], *, to_tell: bool = False
