@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is exactly that ready whose needs have ended, whatever is repeated, retried or dropped?"""
+"""Is exactly that ready whose needs have ended, whatever is repeated, retried, dropped or added?"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from penstock.model.task import (
     SchedulerResourceRequest,
     TaskGroupSpec,
 )
-from penstock.planning.completion import CompletionSnapshot, CompletionTracker
+from penstock.planning.completion import CompletionSnapshot, CompletionTracker, Finished
 
 GROUP = TaskGroupSpec("g")
 REQUEST = SchedulerResourceRequest()
@@ -162,6 +162,117 @@ def test_a_row_can_be_dropped_while_some_of_it_runs() -> None:
     assert tracker.snapshot() == CompletionSnapshot(0, 0, 0, 1, 0, 3)
 
 
+# ── Edges that wait for an end only ───────────────────────────────────────────────────────────
+
+
+def test_a_node_that_waits_for_ends_is_ready_after_the_last_of_them_whatever_it_was() -> None:
+    tracker = track({"a": [], "b": [], "c": ["b"], "all": [Finished("a"), Finished("c")]})
+    end(tracker, "a")
+
+    assert tracker.mark_failed(make("b")) == ("c",)  # and not what only waits for its end
+
+    assert ready(tracker) == ["all"]
+
+
+def test_one_failed_cell_does_not_drop_a_column_of_all_rows_nor_what_follows_in_other_rows() -> (
+    None
+):
+    rows = range(4)
+    tracker = track(
+        {
+            **{("made", row): [] for row in rows},
+            "scored": [Finished(("made", row)) for row in rows],
+            **{("judged", row): [("made", row), "scored"] for row in rows},
+        }
+    )
+    tracker.mark_failed(make(("made", 2)))
+    end(tracker, *(("made", row) for row in (0, 1, 3)))
+
+    assert ready(tracker) == ["scored"]
+    end(tracker, "scored")
+
+    assert ready(tracker) == [("judged", row) for row in (0, 1, 3)]
+    assert tracker.snapshot().dropped == 1
+
+
+def test_a_node_may_need_the_success_of_one_that_it_waits_for_anyway() -> None:
+    tracker = track({"a": [], "b": ["a", Finished("a")], "c": [], "d": ["c", Finished("c")]})
+
+    tracker.mark_failed(make("a"))
+    end(tracker, "c")
+
+    assert ready(tracker) == ["d"]
+    assert tracker.snapshot().dropped == 1
+
+
+# ── Graphs that grow ──────────────────────────────────────────────────────────────────────────
+
+
+def test_nodes_join_a_running_graph_behind_what_is_ready() -> None:
+    tracker = track({"a": [], "b": ["a"]})
+    end(tracker, "a")
+
+    tracker.add({"c": [], "d": ["c", "b"], "e": [Finished("b")]})
+
+    assert ready(tracker) == ["b", "c"]
+    end(tracker, "b", "c")
+    assert ready(tracker) == ["e", "d"]
+
+
+def test_what_joins_finds_the_ends_of_what_it_needs() -> None:
+    tracker = track({"a": [], "b": [], "c": ["a"], "open": []})
+    end(tracker, "b")
+    tracker.mark_failed(make("a"))
+
+    added: dict[str, list[Any]] = {
+        "w": ["b"],
+        "x": ["a"],
+        "y": ["x"],
+        "z": [Finished("a"), Finished("c")],
+    }
+
+    assert set(tracker.add(added)) == {"x", "y"}
+    assert ready(tracker) == ["open", "w", "z"]
+    assert tracker.snapshot() == CompletionSnapshot(0, 3, 0, 1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "refusal"),
+    [
+        ({"c": [], "a": []}, "'a' is in the graph already"),
+        ({"c": ["d"]}, "'c' needs 'd', which is not in the graph of 3 nodes"),
+        ({"c": ["d"], "d": ["b", "c"]}, "in a circle: c → d → c"),
+        ({"c": [Finished("d")], "d": ["c"]}, "in a circle: c → d → c"),
+    ],
+)
+def test_what_cannot_join_is_refused_and_nothing_changes(
+    more: dict[str, list[Any]], refusal: str
+) -> None:
+    tracker = track({"a": [], "b": ["a"]})
+
+    with pytest.raises(UsageError, match=refusal):
+        tracker.add(more)
+
+    end(tracker, "a", "b")
+    assert tracker.is_finished
+    assert tracker.snapshot().complete == 2
+
+
+def test_what_was_added_together_is_let_go_when_more_is_added_after_its_end() -> None:
+    tracker = track({})
+    for group in range(1_000):
+        tracker.add({(group, 0): [], (group, 1): [(group, 0)]})
+        if group % 2:  # two are open at a time
+            for one in (group - 1, group):
+                end(tracker, (one, 0), (one, 1))
+
+    assert tracker.is_finished
+    assert tracker.snapshot().complete == 2_000
+    assert len(tracker) == 4  # the last two; the others are forgotten
+    with pytest.raises(UsageError, match="no node of this graph"):
+        tracker.mark_complete(make((0, 0)))
+
+
 def test_tasks_are_made_once_and_when_they_are_ready() -> None:
     made = []
 
@@ -270,11 +381,14 @@ def test_it_tells_how_it_stands() -> None:
     assert repr(tracker) == "<CompletionTracker 1 of 4 ended, 2 ready>"
 
 
+Needs = set[int | Finished]
+
+
 class NaiveTracker:
     """The same by looking at everything, every time."""
 
-    def __init__(self, nodes: Mapping[int, set[int]]) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: Mapping[int, Needs]) -> None:
+        self.nodes = dict(nodes)
         self.enqueued: set[int] = set()
         self.ends: dict[int, str] = {}
 
@@ -284,7 +398,12 @@ class NaiveTracker:
             for node, needs in self.nodes.items()
             if node not in self.ends
             and node not in self.enqueued
-            and all(self.ends.get(need) == "complete" for need in needs)
+            and all(
+                need.node in self.ends
+                if isinstance(need, Finished)
+                else self.ends.get(need) == "complete"
+                for need in needs
+            )
         }
 
     def drop_the_hopeless(self) -> set[int]:
@@ -293,7 +412,10 @@ class NaiveTracker:
             node
             for node, needs in self.nodes.items()
             if node not in self.ends
-            and any(self.ends.get(need) in ("failed", "dropped") for need in needs)
+            and any(
+                not isinstance(need, Finished) and self.ends.get(need) in ("failed", "dropped")
+                for need in needs
+            )
         }:
             self.ends.update(dict.fromkeys(found, "dropped"))
             dropped |= found
@@ -302,45 +424,58 @@ class NaiveTracker:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> dict[int, set[int]]:
-    size = draw(st.integers(1, 8))
-    nodes = {
-        node: draw(st.sets(st.integers(0, node - 1), max_size=3)) if node else set()
-        for node in range(size)
-    }
-    order = draw(st.permutations(range(size)))
-    return {node: nodes[node] for node in order}
+def graphs(draw: st.DrawFn, first: int = 0, known: Collection[int] = ()) -> dict[int, Needs]:
+    """Nodes from `first` on, which need some of each other and of those that are known."""
+    there = [*known]
+    nodes: dict[int, Needs] = {}
+    for node in range(first, first + draw(st.integers(1, 8))):
+        needs = draw(st.sets(st.sampled_from(there), max_size=3)) if there else set()
+        nodes[node] = {Finished(one) if draw(st.booleans()) else one for one in needs}
+        there.append(node)
+    return {node: nodes[node] for node in draw(st.permutations([*nodes]))}
 
 
 class TrackerAgainstTheNaiveOne(RuleBasedStateMachine):
     @initialize(nodes=graphs())
-    def begin(self, nodes: dict[int, set[int]]) -> None:
+    def begin(self, nodes: dict[int, Needs]) -> None:
         self.tracker = CompletionTracker(nodes, make)
         self.naive = NaiveTracker(nodes)
+        self.kept = [{*nodes}]
+
+    @rule(data=st.data())
+    def add(self, data: st.DataObject) -> None:
+        naive = self.naive
+        self.kept = [together for together in self.kept if together - naive.ends.keys()]
+        nodes = data.draw(graphs(len(naive.nodes), set().union(*self.kept)))
+        self.kept.append({*nodes})
+        naive.nodes.update(nodes)
+        assert set(self.tracker.add(nodes)) == naive.drop_the_hopeless()
+        assert len(self.tracker) == sum(map(len, self.kept))
 
     def pick(self, number: int) -> int:
-        return number % len(self.naive.nodes)
+        kept = sorted(set().union(*self.kept))
+        return kept[number % len(kept)]
 
-    @rule(numbers=st.lists(st.integers(0, 7), max_size=4))
+    @rule(numbers=st.lists(st.integers(0, 15), max_size=4))
     def enqueue(self, numbers: list[int]) -> None:
         nodes = [self.pick(number) for number in numbers]
         self.tracker.mark_enqueued(nodes)
         self.naive.enqueued |= self.naive.ready() & set(nodes)
 
-    @rule(number=st.integers(0, 7))
+    @rule(number=st.integers(0, 15))
     def complete(self, number: int) -> None:
         node = self.pick(number)
         self.tracker.mark_complete(make(node))
         self.naive.ends.setdefault(node, "complete")
         self.naive.enqueued.discard(node)
 
-    @rule(number=st.integers(0, 7))
+    @rule(number=st.integers(0, 15))
     def retry(self, number: int) -> None:
         node = self.pick(number)
         self.tracker.mark_retry(make(node))
         self.naive.enqueued.discard(node)
 
-    @rule(number=st.integers(0, 7))
+    @rule(number=st.integers(0, 15))
     def fail(self, number: int) -> None:
         node = self.pick(number)
         dropped = self.tracker.mark_failed(make(node))
@@ -348,7 +483,7 @@ class TrackerAgainstTheNaiveOne(RuleBasedStateMachine):
         assert set(dropped) == self.naive.drop_the_hopeless()
         assert len(set(dropped)) == len(dropped)
 
-    @rule(numbers=st.lists(st.integers(0, 7), max_size=2))
+    @rule(numbers=st.lists(st.integers(0, 15), max_size=2))
     def drop(self, numbers: list[int]) -> None:
         nodes = {self.pick(number) for number in numbers}
         dropped = self.tracker.drop(sorted(nodes))
