@@ -199,8 +199,8 @@ def test_a_port_that_nobody_listens_on_is_told_of_and_its_drain_can_be_ended(
         port = probe.getsockname()[1]
     write_app(
         tmp_path,
-        "from penstock.worker import drain, refused_connections\n"
-        "refused_connections.REFUSED_SECONDS = 0.5\n"
+        "from penstock.worker import attempt_log, drain\n"
+        "attempt_log.REFUSED_SECONDS = 0.5\n"
         "drain.SAY_AFTER_SECONDS = drain.LOOK_AT_SECONDS = 0.0\n"
         "app.baseline(node=(0.1, 0.5))\n"
         "@app.task()\nasync def call(ctx: Context) -> None:\n"

@@ -95,7 +95,8 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
         raise UsageError(f"A key is text, got {key!r}; write key={str(key)!r}.")
     elif not key or len(key) > KEY_LENGTH_MAX:
         raise UsageError(f"A key has 1 to {KEY_LENGTH_MAX} characters; got {len(key)}.")
-    check_text("key", key)
+    else:
+        check_text("key", key)
     group = request.group
     if group is None:
         group = request.partition or request.identity_group or request.task

@@ -22,7 +22,7 @@ from penstock.model.task import SUBMISSION
 from penstock.worker.accounting import BottleneckProbe, CapacityRecord, RequestWaits, RunRecord
 from penstock.worker.accounts import AccountHold
 from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop
-from penstock.worker.attempt_log import AttemptLog
+from penstock.worker.attempt_log import AttemptLog, RefusedConnections
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.cancellations import Cancellations
 from penstock.worker.completer import Completer
@@ -36,7 +36,6 @@ from penstock.worker.observer import Tick
 from penstock.worker.parts import Stopping, Totals, WorkerConfig, WorkerParts
 from penstock.worker.prefetch import PrefetchWindow
 from penstock.worker.recycling import Recycling
-from penstock.worker.refused_connections import RefusedConnections
 from penstock.worker.registration import Registration
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.status import StatusRow
