@@ -185,12 +185,14 @@ class BoundedBorrowTaskAdmissionPolicy:
                     resource,
                     numbers=_numbers(held, share, debt, limit, rivals),
                 )
-            if ahead > self._ceiling(key, resource, limit, share):
+            ceiling = self._ceiling(key, resource, limit, share)
+            if ahead > ceiling:
+                numbers = _numbers(held, share, debt, limit, rivals)
                 return PolicyDecision(
                     DenialReason.BORROW_DEBT,
                     Until.OWN,
                     resource,
-                    numbers=_numbers(held, share, debt, limit, rivals),
+                    numbers={**numbers, "ceiling": ceiling},
                 )
             if ahead > debt:
                 borrows += ((resource, min(amount, ahead - debt)),)

@@ -14,7 +14,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.errors import InternalError, SchedulingMetadataError, UsageError
+from penstock.errors import (
+    InternalError,
+    SchedulingMetadataCode,
+    SchedulingMetadataError,
+    UsageError,
+)
 from penstock.model.job import NAME_LENGTH_MAX
 from penstock.model.provider import Endpoint, RequestResourceKey, SeveralResources
 from penstock.model.task import (
@@ -182,8 +187,11 @@ class _Metadata:
             self._note(
                 SchedulingNote.FALLBACK,
                 name,
-                f"{name!r} is scheduled as {metadata.group_key!r} instead: {error.message}",
+                f"{name!r} is scheduled as {metadata.group_key!r} instead ({error.code}): "
+                f"{error.message}",
             )
+            for about, text in error.diagnostics.items():
+                self._note(error.code, about, text)
         return metadata
 
     def _of_endpoints(self, name: str, endpoints: Iterable[Endpoint]) -> SchedulingMetadata:
@@ -240,7 +248,7 @@ class _Metadata:
             )
         return least
 
-    def _note(self, code: SchedulingNote, about: str, text: str) -> None:
+    def _note(self, code: SchedulingNote | SchedulingMetadataCode, about: str, text: str) -> None:
         self._notes.add(Diagnostic(code, about, text))
 
 

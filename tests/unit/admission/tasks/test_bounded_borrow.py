@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
-from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease
+from penstock.admission.tasks.decisions import (
+    DenialReason,
+    TaskAdmissionDenied,
+    TaskAdmissionLease,
+    Until,
+)
 from penstock.admission.tasks.policies import BoundedBorrowTaskAdmissionPolicyConfig
 from penstock.admission.tasks.queue import FairTaskQueue
 from penstock.errors import UsageError
@@ -186,6 +191,18 @@ def test_a_lone_group_runs_ahead_only_up_to_its_ceiling(
     desk.queue.enqueue(tasks(20, "a", R))
 
     assert desk.started() == {"a": expected}
+
+
+def test_a_denial_at_the_ceiling_names_it() -> None:
+    desk = Desk(limit=8, default_borrow_ceiling=1)
+    desk.queue.enqueue(tasks(20, "a", R))
+    desk.turn()
+
+    denied = desk.controller.is_eligible(task("a-more", "a", R), desk.queue.view())
+
+    assert isinstance(denied, TaskAdmissionDenied)
+    assert (denied.reason, denied.until) == (DenialReason.BORROW_DEBT, Until.OWN)
+    assert (denied.numbers["share"], denied.numbers["ceiling"]) == (4, 1)
 
 
 def test_a_group_at_its_ceiling_goes_on_after_an_end_of_its_own() -> None:

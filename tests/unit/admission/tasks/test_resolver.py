@@ -233,7 +233,27 @@ def test_a_fallback_is_used_and_told() -> None:
     assert resolver.resolve("a").group == TaskGroupSpec("local:spare", 2)
     (note,) = resolver.diagnostics
     assert (note.code, note.about) == (SchedulingNote.FALLBACK, "a")
-    assert note.text == "'a' is scheduled as 'local:spare' instead: No model."
+    assert note.text == "'a' is scheduled as 'local:spare' instead (source_failed): No model."
+
+
+def test_a_fallback_keeps_what_its_author_says_besides() -> None:
+    error = SchedulingMetadataError(
+        SchedulingMetadataCode.BAD_WEIGHT,
+        "The cap is not known yet.",
+        SchedulingMetadata.local("spare"),
+        {"gpu-0": "its cap is asked for at midnight"},
+    )
+
+    notes = TaskSchedulingResolver([define("a", Column(error))]).diagnostics
+
+    assert [(note.code, note.about, note.text) for note in notes] == [
+        ("bad_weight", "gpu-0", "its cap is asked for at midnight"),
+        (
+            "fallback",
+            "a",
+            "'a' is scheduled as 'local:spare' instead (bad_weight): The cap is not known yet.",
+        ),
+    ]
 
 
 def test_whatever_has_no_fallback_is_refused_in_one_sentence_for_all() -> None:
