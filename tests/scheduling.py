@@ -43,7 +43,7 @@ def turn(
         queue.reopen(changes)
     leases: list[TaskAdmissionLease] = []
     while len(leases) < at_most:
-        selection = queue.select_next(controller.judge)
+        selection = queue.select_next(controller.is_eligible)
         if selection is None:
             break
         lease = controller.try_acquire(selection.item, selection.queue_view)

@@ -38,7 +38,7 @@ def open_scheduler(case: Case) -> tuple[Scheduler, list[Any]]:
         changes = controller.take_changes()
         if changes is not None:
             queue.reopen(changes)
-        return queue.select_next(controller.judge)
+        return queue.select_next(controller.is_eligible)
 
     scheduler = Scheduler(
         enqueue=queue.enqueue,

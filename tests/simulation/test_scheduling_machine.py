@@ -258,7 +258,7 @@ class SchedulingMachine(RuleBasedStateMachine):
         self.asked += 1
         if item.request_resource_key in self.closed:
             return TaskAdmissionDenied(item, DenialReason.POLICY, Until.GATE)
-        return self.controller.judge(item, view)
+        return self.controller.is_eligible(item, view)
 
     def nothing_is_left_lying(self) -> None:
         """Nothing was selected: then each task lacks something, or steps back for one that does."""

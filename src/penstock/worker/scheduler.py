@@ -93,10 +93,10 @@ class AsyncTaskScheduler:
         self.is_cut_short = False
         started = 0
         queue, controller = self.queue, self.controller
-        judge, view = controller.judge, queue.view()
+        is_eligible, view = controller.is_eligible, queue.view()
         self._reopen()
         while True:
-            selection = queue.select_next(judge)
+            selection = queue.select_next(is_eligible)
             if selection is None:
                 if self._reopen():  # something that was to start has given its resources back
                     continue

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -91,12 +92,10 @@ class TaskAdmissionController:
 
     # ── Deciding ──────────────────────────────────────────────────────────────────────────────
 
-    def is_eligible(self, item: SchedulableTask, queue_view: QueueView) -> bool:
-        """Return whether it would get a lease now."""
-        return self.judge(item, queue_view) is True
-
-    def judge(self, item: SchedulableTask, queue_view: QueueView) -> bool | TaskAdmissionDenied:
-        """Return True, or the denial with its reason."""
+    def is_eligible(
+        self, item: SchedulableTask, queue_view: QueueView
+    ) -> Literal[True] | TaskAdmissionDenied:
+        """Return True if it would get a lease now, or the denial, which is false."""
         if self._is_shut:
             return TaskAdmissionDenied(item, DenialReason.SHUTDOWN, Until.NEVER)
         limits, leased = self._limits, self._leased
@@ -118,7 +117,7 @@ class TaskAdmissionController:
             or found[1] != self._ledger_version
             or found[2] != queue_view.version
         ):
-            answer = self.judge(item, queue_view)
+            answer = self.is_eligible(item, queue_view)
             if isinstance(answer, TaskAdmissionDenied):
                 return answer
             found = self._found

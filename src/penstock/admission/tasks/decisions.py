@@ -35,7 +35,7 @@ class Until(StrEnum):
 
 
 class TaskAdmissionDenied(msgspec.Struct, frozen=True, gc=False):
-    """A denial: why, and what has to change."""
+    """A denial: why, and what has to change. It is false, as an answer to whether one may start."""
 
     item: SchedulableTask
     reason: DenialReason
@@ -44,6 +44,9 @@ class TaskAdmissionDenied(msgspec.Struct, frozen=True, gc=False):
     available_after: float | None = None  # seconds from now, if it is known
     numbers: Mapping[str, float] = {}
     snapshot: TaskAdmissionView | None = None
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class TaskAdmissionLease(msgspec.Struct, frozen=True, gc=False):

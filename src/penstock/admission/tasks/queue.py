@@ -513,7 +513,7 @@ def _weight(line: Line) -> tuple[bool, int]:
 
 
 #: Decides whether a task may start now: True, or the denial. After a bare False the task is tried
-#: again in every selection, since nothing is known of why.
+#: again in every selection and goes on competing, since nothing is known of why.
 IsEligible = Callable[[SchedulableTask, QueueView], bool | TaskAdmissionDenied]
 
 

@@ -32,7 +32,7 @@ class Asked:
 
     def __call__(self, item: SchedulableTask, view: QueueView) -> bool | TaskAdmissionDenied:
         self.ids.append(item.task_id)
-        return self.controller.judge(item, view)
+        return self.controller.is_eligible(item, view)
 
 
 def controller_of(**limits: int) -> TaskAdmissionController:
@@ -79,7 +79,7 @@ def test_a_bare_false_leaves_no_memory_in_a_line_that_had_opened() -> None:
 
     assert queue.select_next(lambda item, view: False) is None
 
-    selection = queue.select_next(controller.judge)
+    selection = queue.select_next(controller.is_eligible)
     assert selection is not None
     check_queue(queue)
 

@@ -90,7 +90,7 @@ class World:
 
     def judge(self, item: SchedulableTask, view: QueueView) -> bool | TaskAdmissionDenied:
         self.asked += 1
-        return self.admission.judge(item, view)
+        return self.admission.is_eligible(item, view)
 
     def turn(self) -> list[TaskAdmissionLease]:
         """Start all that may."""
