@@ -15,13 +15,9 @@ from typing import Annotated
 import typer
 
 from penstock.app.app import Penstock
-from penstock.config.find_app import (
-    DEFAULT_FILE,
-    find_app,
-    hidden_modules,
-    refuse_untrusted,
-)
+from penstock.config.find_app import DEFAULT_FILE, find_app, hidden_modules
 from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, LoadedSettings, load_settings
+from penstock.config.trust import refuse_untrusted
 from penstock.errors import KeyOfSeveralApps, PenstockError, StoreMissing, UsageError
 from penstock.model.run import RunPart
 from penstock.model.worker import responsive_workers

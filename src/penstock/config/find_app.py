@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
-import stat
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+from penstock.config.trust import is_app_of, reason_for_distrust, refuse_untrusted
 from penstock.errors import AppNotFound
 
 DEFAULT_FILE = "pipeline.py"
@@ -31,14 +29,16 @@ T = TypeVar("T")
 
 def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
     """Import the app named by a file or `module:attribute`; without a name, pipeline.py."""
-    _make_importable(folder)
     if name is None:
         if not (folder / DEFAULT_FILE).exists():
             raise AppNotFound(
                 f"No app is named, and {str(folder)!r} has no {DEFAULT_FILE}. Name a file or "
                 "module:attribute with --app, PENSTOCK_APP, or app = … in penstock.toml."
             )
+        refuse_untrusted(folder, (DEFAULT_FILE,))
         name = DEFAULT_FILE
+    if is_app_of(folder, name) or reason_for_distrust(folder) is None:
+        _make_importable(folder)
     if name.endswith(".py"):
         return _only(_import_file(folder / name), name, kind)
     module_name, _, attribute = name.partition(":")
@@ -63,26 +63,6 @@ def _make_importable(folder: Path) -> None:
         places = enumerate(sys.path)
         before = (at for at, place in places if Path(place).name in _INSTALLED)
         sys.path.insert(next(before, len(sys.path)), str(folder))
-
-
-def refuse_untrusted(folder: Path, names: Iterable[str]) -> None:
-    """Refuse files that another user may have written; whoever names the app trusts its folder."""
-    for path in (folder, *(folder / name for name in names)):
-        try:
-            found = path.stat()
-        except OSError:
-            continue  # whoever needs it says that it is missing
-        is_sticky = path == folder and found.st_mode & stat.S_ISVTX
-        if path != folder and found.st_uid not in (0, os.geteuid()):
-            what = f"belongs to another user (number {found.st_uid})"
-        elif found.st_mode & stat.S_IWOTH and not is_sticky:
-            what = f"may be written by every user (mode {stat.S_IMODE(found.st_mode):04o})"
-        else:
-            continue
-        raise AppNotFound(
-            f"{str(path)!r} {what}, so its code is not run unasked. If you trust it, name the app "
-            "with --app; else see whose it is with 'ls -l'."
-        )
 
 
 def hidden_modules(folder: Path) -> list[str]:

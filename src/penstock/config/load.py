@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.config.settings import BEAT_TOO_SLOW, Settings
+from penstock.config.trust import is_trusted, refuse_untrusted
 from penstock.errors import ConfigError, InternalError
 from penstock.redaction.secrets import redacted
 from penstock.sentences import command
@@ -203,13 +204,15 @@ def load_settings(
         code: what the app says, in tables as in a file; None means that it says nothing.
 
     Raises:
+        AppNotFound: another user may have written a file, and the app that was named is elsewhere.
         ConfigError: one sentence about the first mistake.
     """
+    named = flags.get("--app") or environ.get(f"{VARIABLE_PREFIX}APP")
+    found = [*_TABLES] if is_trusted(folder, named) else refuse_untrusted(folder, _TABLES)
     said: _Layer = {}
     for layer in (
         _flatten(code, CODE),
-        _flatten(_pyproject_table(folder), PYPROJECT_TOML),
-        _flatten(_read_toml(folder / PENSTOCK_TOML), PENSTOCK_TOML),
+        *(_flatten(_TABLES[name](folder / name), name) for name in found),
         _from_environment(environ),
         _from_flags(flags),
     ):
@@ -258,8 +261,8 @@ def _flatten(table: Mapping[str, object], source: str, above: SettingPath = ()) 
     return layer
 
 
-def _pyproject_table(folder: Path) -> Mapping[str, object]:
-    tool = _read_toml(folder / PYPROJECT_TOML).get("tool", {})
+def _pyproject_table(path: Path) -> Mapping[str, object]:
+    tool = _read_toml(path).get("tool", {})
     table = tool.get("penstock", {}) if isinstance(tool, Mapping) else {}
     if not isinstance(table, Mapping):
         raise ConfigError(f"tool.penstock must be a table, got {_show(table)} (in pyproject.toml).")
@@ -282,6 +285,10 @@ def _read_toml(path: Path) -> Mapping[str, object]:
         raise ConfigError(f"{path.name} is nested too deeply to be read.") from None
     except ValueError as error:  # TOMLDecodeError, and numbers that Python refuses to read
         raise ConfigError(_syntax_sentence(path.name, content, str(error))) from None
+
+
+#: What each file says; the later one wins.
+_TABLES = {PYPROJECT_TOML: _pyproject_table, PENSTOCK_TOML: _read_toml}
 
 
 def _syntax_sentence(file: str, content: bytes, problem: str) -> str:

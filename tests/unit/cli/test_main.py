@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli import main
 from penstock.errors import InternalError, StoreFull, UsageError
-from tests.unit.cli.conftest import Command
+from tests.unit.cli.conftest import PIPELINE, Command
 
 
 def ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +134,12 @@ def test_a_folder_in_which_everybody_may_replace_files_is_not_used_unasked(
     command("queue", "enqueue", "broken", "k")
     project.chmod(0o777)
     refused = command("queue", "stats")
-    project.chmod(0o1777)  # as /tmp: others cannot replace what is ours
+    project.chmod(0o1777)  # as /tmp: others cannot replace what is ours, but put modules beside it
+    beside = command("queue", "stats")
 
     assert (refused.code, "may be written by every user" in refused.sentence) == (2, True)
-    assert command("queue", "stats").code == 0
+    assert (beside.code, "may be written by every user" in beside.sentence) == (2, True)
+    assert command("queue", "stats", "--app", "pipeline.py").code == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -149,3 +151,43 @@ def test_the_app_of_another_user_is_not_imported_unasked(command: Command, proje
 
     assert ended.code == 2
     assert "pipeline.py' belongs to another user (number 12345)" in ended.sentence
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("given", ["pipeline.py", "."])
+def test_a_link_to_my_app_that_another_user_may_have_made_is_not_followed_unasked(
+    command: Command, project: Path, given: str
+) -> None:
+    """Modules beside the link would be imported by what it leads to."""
+    shared = project / "shared"
+    shared.mkdir()
+    (shared / "pipeline.py").symlink_to(project / "pipeline.py")
+    os.chown(shared / given, 12_345, -1, follow_symlinks=False)
+    os.chdir(shared)
+
+    ended = command("queue", "stats")
+
+    assert ended.code == 2
+    assert "belongs to another user (number 12345)" in ended.sentence
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_an_app_that_is_named_elsewhere_gets_nothing_from_a_folder_of_another_user(
+    command: Command, project: Path
+) -> None:
+    (project / "pipeline.py").write_text("import beside_it\n" + PIPELINE)
+    shared = project / "shared"
+    shared.mkdir()
+    (shared / "beside_it.py").write_text("raise SystemExit('was imported')")
+    os.chown(shared, 12_345, -1)
+    os.chdir(shared)
+    elsewhere = str(project / "pipeline.py")
+
+    lacking = command("queue", "run", "--drain", "--app", elsewhere)
+    (project / "pipeline.py").write_text(PIPELINE)
+    (shared / "penstock.toml").write_text('[providers.ai]\nbase_url = "http://127.0.0.1:1"')
+    refused = command("queue", "stats", "--app", elsewhere)
+
+    assert "No module named 'beside_it'" in lacking.sentence
+    assert f"{str(shared)!r} belongs to another user (number 12345)" in refused.sentence
+    assert "Run this in the folder of your app" in refused.sentence

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.config.load import CODE, FLAGS, LoadedSettings, dotted, load_settings
 from penstock.config.settings import Settings
-from penstock.errors import ConfigError, InternalError
+from penstock.errors import AppNotFound, ConfigError, InternalError
 from penstock.redaction.secrets import SecretUrl
 
 
@@ -417,3 +418,20 @@ def test_the_name_of_older_tools_is_answered_with_ours(tmp_path: Path) -> None:
     for name in ("PENSTOCK_MAX_WORKERS", "PENSTOCK_RUNTIME__MAX_WORKERS"):
         with pytest.raises(ConfigError, match=r"name is PENSTOCK_RUNTIME__THREAD_SLOTS\.$"):
             load(tmp_path, toml="", environ={name: "4"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("name", ["penstock.toml", "pyproject.toml", "."])
+def test_a_script_does_not_read_settings_of_another_user_where_it_happens_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    load(tmp_path, toml="[tasks]\nmax_attempts = 7", pyproject="")
+    os.chown(tmp_path / name, 12_345, -1)
+
+    with pytest.raises(AppNotFound, match=r"belongs to another user \(number 12345\)"):
+        load(tmp_path)
+
+    monkeypatch.syspath_prepend(tmp_path)  # what runs lies in that folder
+    assert load(tmp_path).settings.tasks.max_attempts == 7
+    monkeypatch.undo()
+    assert load(tmp_path, environ={"PENSTOCK_APP": "of.it:app"}).settings.tasks.max_attempts == 7
