@@ -19,11 +19,12 @@ def task(
     *,
     priority: int = 0,
     gate: Hashable | None = None,
+    part: str = "",
 ) -> SchedulableTask:
     """A task; without needs it asks for one submission."""
     spec = TaskGroupSpec(group) if isinstance(group, str) else group
     request = SchedulerResourceRequest(needs or {})
-    return SchedulableTask(task_id, None, spec, request, gate, priority)
+    return SchedulableTask(task_id, None, spec, request, gate, priority, part)
 
 
 def tasks(
@@ -104,11 +105,13 @@ def _check_lines(queue: FairTaskQueue, buckets: list[Bucket]) -> None:
     for contest in facts.contests.values():
         lines += [contest.yielding, *contest.waiting.values()]
     standing = [
-        (entry[2], line, entry) for line in lines for x in line.members.values() for entry in x
+        (entry[3], line, entry) for line in lines for x in line.members.values() for entry in x
     ]
     assert Counter(id(bucket) for bucket, _, _ in standing) == Counter(map(id, buckets))
-    for bucket, line, (priority, sequence, _) in standing:
+    for bucket, line, (priority, turn, sequence, _) in standing:
         assert bucket.line is line
+        assert turn <= bucket.part.turn
+        assert bucket.part in bucket.group.parts.values()
         is_lone = len(line.members[bucket.group]) == 1  # its order counts for nothing
         assert is_lone or (priority, sequence) == bucket.first[:2]
         assert not line.amount or line.amount == bucket.amount(line.contest)

@@ -94,6 +94,7 @@ drafts = st.tuples(
     st.integers(0, len(NEEDS) - 1),
     st.integers(0, 2),
     st.sampled_from([None, None, None, *GATES]),
+    st.sampled_from(["", "", "column", "judge"]),
     st.integers(1, 4),
 )
 
@@ -133,13 +134,14 @@ class SchedulingMachine(RuleBasedStateMachine):
     # ── What happens ──────────────────────────────────────────────────────────────────────────
 
     @rule(batch=st.lists(drafts, min_size=1, max_size=4))
-    def enqueue(self, batch: list[tuple[str, int, int, str | None, int]]) -> None:
+    def enqueue(self, batch: list[tuple[str, int, int, str | None, str, int]]) -> None:
         items = []
-        for key, needs, priority, gate, count in batch:
+        for key, needs, priority, gate, part, count in batch:
             for _ in range(count):
                 self.order += 1
                 request = SchedulerResourceRequest(NEEDS[needs])
-                item = SchedulableTask(self.order, None, self.specs[key], request, gate, priority)
+                spec = self.specs[key]
+                item = SchedulableTask(self.order, None, spec, request, gate, priority, part)
                 items.append(item)
                 self.queued[item.task_id] = (self.order, item)
 
@@ -345,11 +347,11 @@ class SchedulingMachine(RuleBasedStateMachine):
         return math.floor(share) if is_floor else math.ceil(share)
 
     def first_like(self, item: SchedulableTask) -> SchedulableTask:
-        """The task that goes first of those of the same group with the same needs."""
+        """The task that goes first of those of the same part of a group with the same needs."""
         alike = [
             (-one.priority, order, one)
             for order, one in self.queued.values()
-            if one.group.key == item.group.key
+            if (one.group.key, one.part) == (item.group.key, item.part)
             and one.resource_request == item.resource_request
             and one.request_resource_key == item.request_resource_key
         ]

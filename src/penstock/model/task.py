@@ -76,6 +76,7 @@ class SchedulableTask(msgspec.Struct, frozen=True):
     resource_request: SchedulerResourceRequest
     request_resource_key: Hashable | None = None  # the provider's resource that it will call
     priority: int = 0  # orders tasks inside their group, higher first
+    part: str = ""  # of its group: parts take turns, as the columns of a table do
 
 
 class ReadinessSource(Protocol):

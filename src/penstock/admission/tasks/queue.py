@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fair task queue: weighted fair queueing of ready tasks between groups.
 
-Tasks of one group with equal needs share a bucket. A bucket stands in exactly one line: that of
-those that may go as far as is known, or that of what it has to wait for. A line orders groups by
-virtual time, and each resource has its own: a group that could not use a resource keeps no claim to
-the time in which others did, and one that waits for it loses none.
+Tasks of one part of a group with equal needs share a bucket. A bucket stands in exactly one line:
+that of those that may go as far as is known, or that of what it has to wait for. A line orders
+groups by virtual time, and each resource has its own: a group that could not use a resource keeps
+no claim to the time in which others did, and one that waits for it loses none. The parts of a
+group take turns.
 
 A denied task is not tried again before what it waits for changes: `reopen` says so. Selecting and
 committing costs O(log groups), whatever is queued.
@@ -122,8 +123,21 @@ class Contest:
             self.weight += weight - group.weight
 
 
+class Part:
+    """A part of a group, such as a column of a table. The parts of a group take turns."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn  # how many tasks others must have been given before it is behind them
+
+    def lift(self, turn: int) -> None:
+        """It could not go before: it keeps no claim to the turns that others had meanwhile."""
+        self.turn = max(self.turn, turn)
+
+
 class Bucket:
-    """Tasks of one group that ask for the same, by priority and then first come."""
+    """Tasks of one part of a group that ask for the same, by priority and then first come."""
 
     __slots__ = (
         "_dead",
@@ -135,13 +149,17 @@ class Bucket:
         "key",
         "line",
         "needs",
+        "part",
         "size",
     )
 
     first: Entry
 
-    def __init__(self, group: Group, key: Hashable, needs: tuple[tuple[Contest, int], ...]) -> None:
+    def __init__(
+        self, group: Group, part: Part, key: Hashable, needs: tuple[tuple[Contest, int], ...]
+    ) -> None:
         self.group = group
+        self.part = part
         self.key = key
         self.needs = needs
         self.size = 0
@@ -228,7 +246,18 @@ def _priority(level: tuple[int, deque[Entry]]) -> int:
 class Group:
     """A group that has tasks queued."""
 
-    __slots__ = ("buckets", "key", "order", "queued", "recent", "spec", "weight", "yields_in")
+    __slots__ = (
+        "buckets",
+        "key",
+        "order",
+        "parts",
+        "queued",
+        "recent",
+        "spec",
+        "turn",
+        "weight",
+        "yields_in",
+    )
 
     def __init__(self, spec: TaskGroupSpec, order: int) -> None:
         self.spec = spec
@@ -236,10 +265,18 @@ class Group:
         self.order = order  # of its coming: between equal tags
         self.weight = spec.weight
         self.buckets: dict[Hashable, Bucket] = {}
+        self.parts: dict[str, Part] = {}
+        self.turn = 0  # of the part that was served last
         self.queued = 0
         #: What the latest task asked for, and its bucket: the next one mostly asks for the same.
-        self.recent: tuple[SchedulerResourceRequest, Hashable, Bucket] | None = None
+        self.recent: tuple[SchedulerResourceRequest, Hashable, str, Bucket] | None = None
         self.yields_in: dict[Line, int] = {}  # where it yields to others, with how many buckets
+
+    def take_turn(self, part: Part) -> None:
+        """Count a task of a part that is served; alone it has nobody to take turns with."""
+        if len(self.parts) > 1:
+            self.turn = max(self.turn, part.turn)
+            part.turn += 1
 
     def demand(self) -> dict[str, int]:
         """Return how much its queued tasks ask for, by resource."""
@@ -265,7 +302,7 @@ class Line:
         self.denied: TaskAdmissionDenied | None = None  # the last answer that closed it
         self.is_open = False
         self.is_full = False  # it was closed because so much is not to be had
-        self.members: dict[Group, list[tuple[int, int, Bucket]]] = {}
+        self.members: dict[Group, list[Place]] = {}
         self.tasks = 0
         self.passed = 0  # of the resource: so much went to smaller tasks while it was closed
         self.patience: float = 1  # of the resource: so much may pass, then it is kept for this line
@@ -275,10 +312,9 @@ class Line:
     def add(self, bucket: Bucket) -> None:
         group = bucket.group
         bucket.line = self
-        priority, sequence, _, _ = bucket.first
         entries = self.members.get(group)
         if entries is None:
-            self.members[group] = [(priority, sequence, bucket)]
+            self.members[group] = [_place_of(bucket)]
             if group not in self._in_heap:  # else `top` puts it right
                 self._in_heap.add(group)
                 heappush(self._heap, (self.contest.tag(group), group.order, group))
@@ -286,8 +322,8 @@ class Line:
                     self._drop_stale()
         else:
             if len(entries) == 1:
-                entries[0] = _entry_of(entries[0][2])  # see reorder
-            heappush(entries, (priority, sequence, bucket))
+                entries[0] = _place_of(entries[0][3])  # see reorder
+            heappush(entries, _place_of(bucket))
         self.tasks += len(bucket)
 
     def top(self) -> Bucket | None:
@@ -304,7 +340,7 @@ class Line:
             if now > tag:
                 heapreplace(heap, (now, group.order, group))
                 continue
-            return entries[0][2]
+            return _first(entries)
         return None
 
     def top_of(self, group: Group, below: float) -> Bucket | None:
@@ -312,12 +348,12 @@ class Line:
         entries = self.members.get(group)
         if entries is None:
             return None
-        contest = self.contest
-        if entries[0][2].amount(contest) < below:
-            return entries[0][2]
-        smaller = (entry for entry in entries if entry[2].amount(contest) < below)
-        first = min(smaller, default=None)
-        return None if first is None else first[2]
+        contest, first = self.contest, _first(entries)
+        if first.amount(contest) < below:
+            return first
+        smaller = (_place_of(entry[3]) for entry in entries if entry[3].amount(contest) < below)
+        found = min(smaller, default=None)
+        return None if found is None else found[3]
 
     def set_full(self, is_full: bool) -> None:
         """Note whether so much is known to be unavailable."""
@@ -331,10 +367,10 @@ class Line:
     def remove(self, bucket: Bucket) -> None:
         """Remove a bucket; cheap for the first of its group."""
         entries = self.members[bucket.group]
-        if entries[0][2] is bucket:
+        if entries[0][3] is bucket:
             heappop(entries)
         else:
-            entries[:] = [entry for entry in entries if entry[2] is not bucket]
+            entries[:] = [entry for entry in entries if entry[3] is not bucket]
             heapify(entries)
         if not entries:
             del self.members[bucket.group]
@@ -346,10 +382,10 @@ class Line:
         entries = self.members[bucket.group]
         if len(entries) == 1:
             return
-        if entries[0][2] is bucket:
-            heapreplace(entries, _entry_of(bucket))
+        if entries[0][3] is bucket:
+            heapreplace(entries, _place_of(bucket))
             return
-        entries[:] = [_entry_of(bucket) if entry[2] is bucket else entry for entry in entries]
+        entries[:] = [_place_of(bucket) if entry[3] is bucket else entry for entry in entries]
         heapify(entries)
 
     def _drop_stale(self) -> None:
@@ -358,9 +394,23 @@ class Line:
         heapify(self._heap)
 
 
-def _entry_of(bucket: Bucket) -> tuple[int, int, Bucket]:
+#: (-priority, turn of its part, sequence, bucket): the order of buckets inside a group.
+Place = tuple[int, int, int, Bucket]
+
+
+def _place_of(bucket: Bucket) -> Place:
     priority, sequence, _, _ = bucket.first
-    return priority, sequence, bucket
+    return priority, bucket.part.turn, sequence, bucket
+
+
+def _first(entries: list[Place]) -> Bucket:
+    """Return the first of a heap in which the turns of parts may be from before they grew."""
+    while len(entries) > 1:
+        _, turn, _, bucket = entries[0]
+        if turn == bucket.part.turn:
+            return bucket
+        heapreplace(entries, _place_of(bucket))
+    return entries[0][3]
 
 
 def first_of_chain(bucket: Bucket) -> Bucket:
@@ -667,6 +717,9 @@ class FairTaskQueue:
             if contest.largest > amount:
                 contest.note_passing(amount)
         group.queued -= 1
+        if line.gate is not None:
+            bucket.part.lift(group.turn)
+        group.take_turn(bucket.part)
         if line.passed:
             self._stop_keeping(line)
         line.tasks -= 1
@@ -692,8 +745,8 @@ class FairTaskQueue:
                 if group.yields_in:
                     self._ease(group, *group.yields_in)
                 if self._gates and (own := self._gates.get((Until.OWN, key))) is not None:
-                    for _, _, bucket in [*own.members[group]]:
-                        self._move(bucket, self._free)
+                    for place in [*own.members[group]]:
+                        self._move(place[3], self._free)
         for gate in changes.gates:
             found = self._gates.get((Until.GATE, gate))
             if found is not None:
@@ -838,7 +891,10 @@ class FairTaskQueue:
 
     def _leave(self, bucket: Bucket, line: Line) -> None:
         line.remove(bucket)
-        yields_in = bucket.group.yields_in
+        group = bucket.group
+        if line.gate is not None:
+            bucket.part.lift(group.turn)
+        yields_in = group.yields_in
         if line in yields_in:
             yields_in[line] -= 1
             if not yields_in[line]:
@@ -912,19 +968,21 @@ class FairTaskQueue:
             group = self._facts.groups[spec.key] = Group(spec, self._sequence)
         elif group.spec is not spec and group.spec != spec:
             self._respecify(group, spec)
-        request, gate = item.resource_request, item.request_resource_key
+        request, gate, name = item.resource_request, item.request_resource_key, item.part
         recent = group.recent
-        if recent is not None and recent[0] is request and recent[1] is gate:
-            return recent[2]
+        if recent is not None and recent[0] is request and recent[1] is gate and recent[2] == name:
+            return recent[3]
         wanted = request.needs
-        key = (wanted, gate)
+        key = (wanted, gate, name)
         bucket = group.buckets.get(key)
         if bucket is None:
             needs = tuple((self._contest(resource), amount) for resource, amount in wanted)
             for contest, _ in needs:
                 contest.buckets += 1
-            bucket = group.buckets[key] = Bucket(group, key, needs)
-        group.recent = (request, gate, bucket)
+            part = group.parts.setdefault(name, Part(group.turn))
+            part.lift(group.turn)
+            bucket = group.buckets[key] = Bucket(group, part, key, needs)
+        group.recent = (request, gate, name, bucket)
         return bucket
 
     def _respecify(self, group: Group, spec: TaskGroupSpec) -> None:

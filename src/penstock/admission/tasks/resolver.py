@@ -53,6 +53,7 @@ class ResolvedTaskScheduling(msgspec.Struct, frozen=True):
     group: TaskGroupSpec
     resource_request: SchedulerResourceRequest
     request_resource_key: Hashable | None = None  # what it calls: one resource, or several
+    part: str = ""  # of the group: definitions that share one take turns
 
 
 class TaskSchedulingResolver:
@@ -75,6 +76,7 @@ class TaskSchedulingResolver:
                 _group(metadata),
                 _request(self._definitions[name], self._definitions[name].limit_keys),
                 _gate(self._definitions[name].endpoints),
+                name,
             )
             for name, metadata in metadata_by_name.items()
         }
@@ -112,6 +114,7 @@ class TaskSchedulingResolver:
                 resolved.group,
                 _request(definition, (*definition.limit_keys, *keys)),
                 resolved.request_resource_key,
+                name,
             )
             if len(self._keyed) >= REMEMBERED_MAX:
                 self._keyed.clear()

@@ -9,7 +9,12 @@ import pytest
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionDenied, Until
-from penstock.admission.tasks.queue import FairTaskQueue, QueueSelection, QueueView
+from penstock.admission.tasks.queue import (
+    CapacityChanges,
+    FairTaskQueue,
+    QueueSelection,
+    QueueView,
+)
 from penstock.errors import InternalError
 from penstock.model.task import SchedulableTask, TaskGroupSpec
 from tests.scheduling import check_queue, task, tasks, turn
@@ -272,3 +277,89 @@ def test_groups_of_one_task_each_do_not_keep_out_a_group_that_stays(slots: int) 
             longest = max(longest, waited)
 
     assert longest <= 8
+
+
+# ── Parts of a group ──────────────────────────────────────────────────────────────────────────
+
+
+def served(queue: FairTaskQueue, count: int) -> list[str]:
+    """The parts of the next tasks, all of which may start."""
+    found = []
+    for _ in range(count):
+        selection = queue.select_next(lambda item, view: True)
+        assert selection is not None
+        assert queue.commit(selection) is not None
+        check_queue(queue)
+        found.append(selection.item.part)
+    return found
+
+
+def test_parts_of_a_group_take_turns_whatever_is_queued_before() -> None:
+    queue = FairTaskQueue()
+    queue.enqueue(task(f"made-{n}", "table", part="made") for n in range(40))
+    assert served(queue, 3) == ["made"] * 3
+
+    queue.enqueue(task(f"judged-{n}", "table", part="judged") for n in range(3))
+
+    assert served(queue, 7) == ["made", "judged"] * 3 + ["made"]
+
+
+def test_parts_that_ask_for_different_things_take_turns_too() -> None:
+    queue = FairTaskQueue()
+    queue.enqueue(task(f"a-{n}", "table", {"r": 1}, part="a") for n in range(6))
+    queue.enqueue(task(f"b-{n}", "table", {"s": 2}, part="b") for n in range(6))
+    queue.enqueue(task(f"c-{n}", "table", {"s": 1}, part="c") for n in range(6))
+
+    assert served(queue, 9) == ["a", "b", "c"] * 3
+
+
+def test_parts_count_as_one_group_beside_another() -> None:
+    queue = FairTaskQueue()
+    queue.enqueue(task(f"{part}-{n}", "table", part=part) for part in "abc" for n in range(9))
+    queue.enqueue(task(f"job-{n}", "jobs", part="jobs") for n in range(9))
+
+    found = served(queue, 12)
+
+    assert found.count("jobs") == 6
+    assert [part for part in found if part != "jobs"] == ["a", "b", "c"] * 2
+
+
+def test_a_part_that_had_nothing_to_do_keeps_no_claim() -> None:
+    queue = FairTaskQueue()
+    queue.enqueue([task("early", "table", part="late")])
+    queue.enqueue(task(f"made-{n}", "table", part="made") for n in range(40))
+    served(queue, 20)
+
+    queue.enqueue(task(f"late-{n}", "table", part="late") for n in range(9))
+
+    assert served(queue, 7).count("late") in (3, 4)
+
+
+def test_a_part_that_was_kept_back_by_its_provider_keeps_no_claim() -> None:
+    queue, closed = FairTaskQueue(), True
+
+    def eligible(item: SchedulableTask, view: QueueView) -> bool | TaskAdmissionDenied:
+        if closed and item.request_resource_key is not None:
+            return TaskAdmissionDenied(item, DenialReason.POLICY, Until.GATE)
+        return True
+
+    queue.enqueue(task(f"gated-{n}", "table", gate="openai", part="gated") for n in range(40))
+    queue.enqueue(task(f"local-{n}", "table", part="local") for n in range(40))
+    for _ in range(20):
+        selection = queue.select_next(eligible)
+        assert selection is not None
+        assert selection.item.part == "local"
+        queue.commit(selection)
+    closed = False
+    queue.reopen(CapacityChanges(everything=True))
+    check_queue(queue)
+
+    assert served(queue, 7).count("gated") in (3, 4)
+
+
+def test_priority_goes_before_the_turns_of_parts() -> None:
+    queue = FairTaskQueue()
+    queue.enqueue(task(f"a-{n}", "table", part="a") for n in range(3))
+    queue.enqueue(task(f"b-{n}", "table", part="b", priority=1) for n in range(3))
+
+    assert served(queue, 6) == ["b", "b", "b", "a", "a", "a"]

@@ -126,7 +126,10 @@ def test_aliases_of_one_endpoint_are_one_resource_with_the_least_cap_in_any_orde
         resolver = TaskSchedulingResolver(order)
 
         assert resolver.resolve("a").group == TaskGroupSpec("model:openai:gpt-5:chat", 4, 4)
-        assert resolver.resolve("b") == resolver.resolve("a")
+        a, b = resolver.resolve("a"), resolver.resolve("b")
+        assert b.group == a.group
+        assert b.request_resource_key == a.request_resource_key
+        assert (a.part, b.part) == ("a", "b")  # they take turns
         assert resolver.resolve("c").group.weight == 4
         (note,) = resolver.diagnostics
         assert note.code == SchedulingNote.WEIGHTS_MERGED
