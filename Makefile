@@ -28,9 +28,11 @@ CALENDAR_YEARS ?= 30
 DAEMON_PARTITIONS ?= 1000
 DAEMON_KILLS ?= 100
 BUILD_KILLS ?= 200
+CAMPAIGN_SQLITE ?= 300
+CAMPAIGN_POSTGRES ?= 150
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
   soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
-  soak-calendar soak-models soak-daemon soak-daemons soak-builds
+  soak-calendar soak-models soak-daemon soak-daemons soak-builds soak-campaign
 SECONDS ?= 1800
 DEEPER = $(shell grep -l 'tests.depth' -r tests --include='test_*.py')
 
@@ -135,6 +137,9 @@ soak-daemons: .venv/ok ## Start two daemons at once and kill one of two, DAEMON_
 
 soak-builds: .venv/ok ## Kill builds of datasets BUILD_KILLS times on each database, and see what readers saw
 	$(BIN)/python -m tests.faults.soak_builds --kills $(BUILD_KILLS)
+
+soak-campaign: .venv/ok ## Kill everything beside two apps on one store, CAMPAIGN_SQLITE and CAMPAIGN_POSTGRES times, and judge it from outside
+	$(BIN)/python -m tests.campaign --sqlite $(CAMPAIGN_SQLITE) --postgres $(CAMPAIGN_POSTGRES)
 
 soak-calendar: .venv/ok ## Compare cron and calendars with a clock on the wall, at every change of clocks of CALENDAR_YEARS years
 	$(BIN)/python -m tests.faults.soak_calendar --years $(CALENDAR_YEARS)

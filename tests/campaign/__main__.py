@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make soak-campaign`: kill everything at random beside two apps on one store, and audit."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.campaign.crew import APPS, Crew
+from tests.campaign.oracle import Evidence, Oracle, sentences
+from tests.campaign.shop import FOLDER
+from tests.postgres.cluster import Cluster
+from tests.postgres.guard import scratch
+
+KILLS_PER_ROUND = 15
+PROGRAMS = Path(sys.executable).parent
+
+
+@contextlib.contextmanager
+def store_of(kind: str, folder: Path) -> Iterator[str]:
+    """The URL of a new store."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/store.db"
+        return
+    with Cluster() as cluster:
+        yield cluster.create_database("campaign")
+
+
+class Round:
+    """One store, from its first job to the audit."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind = kind
+        self.seed = seed
+        self.evidence = Evidence()
+        self.counts: dict[str, int] = {}
+        self.harm: dict[str, list[str]] = {}
+
+    def play(self, kills: int, is_short: bool = False) -> bool:
+        """Whether all went well; what did not is printed, and its evidence stays."""
+        prefix = f"campaign-{self.kind}-{self.seed}-"
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch()))
+        with store_of(self.kind, folder) as store:
+            crew = Crew(folder, store, self.seed, dict.fromkeys(APPS, PROGRAMS))
+            try:
+                crew.storm(kills, is_short)
+                crew.calm(is_short)
+                crew.write_down_what_is_told()
+            finally:
+                crew.close()
+        self.evidence = Evidence.read(folder)
+        oracle = Oracle(self.evidence)
+        self.counts = oracle.counts()
+        self.harm = {**oracle.judge(), "unexpected": crew.unexpected}
+        is_well = not any(self.harm.values())
+        if is_well:
+            shutil.rmtree(folder)
+        else:
+            print(f"evidence: {folder}", *sentences(self.harm), sep="\n", flush=True)
+        return is_well
+
+
+def campaign(kind: str, kills: int, seed: int, record: Path | None) -> Counter[str]:
+    """As many rounds as it takes; what they counted, harm included."""
+    total: Counter[str] = Counter()
+    began = time.monotonic()
+    while total["kills"] < kills:
+        played = Round(kind, seed)
+        played.play(min(KILLS_PER_ROUND, kills - total["kills"]))
+        harm = {kind: len(cases) for kind, cases in played.harm.items()}
+        total.update(played.counts)
+        total.update(harm)
+        told = {"seed": seed, "store": kind, **played.counts, **harm}
+        told["load"] = round(os.getloadavg()[0], 1)
+        print(json.dumps(told), flush=True)
+        if record is not None:
+            with record.open("a") as file:
+                file.write(json.dumps(told) + "\n")
+        seed += 1
+    print(f"{kind}: {json.dumps(total)} in {time.monotonic() - began:.0f} s", flush=True)
+    return total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sqlite", type=int, default=0, metavar="KILLS")
+    parser.add_argument("--postgres", type=int, default=0, metavar="KILLS")
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; each has its own")
+    parser.add_argument("--record", type=Path, help="a file to which each round adds a line")
+    given = parser.parse_args()
+    harm = 0
+    for kind in ("sqlite", "postgres"):
+        if kills := getattr(given, kind):
+            total = campaign(kind, kills, given.seed, given.record)
+            harm += sum(total[name] for name in HARMS)
+    return 1 if harm else 0
+
+
+#: What may not happen, not even once.
+HARMS = (
+    "lost",
+    "ended twice",
+    "ended wrongly",
+    "stuck",
+    "leaked",
+    "out of order",
+    "limits exceeded",
+    "ran beside itself",
+    "ran again unprovoked",
+    "by another app",
+    "bought twice",
+    "overspent",
+    "accounts differ",
+    "unexpected",
+)
+
+if __name__ == "__main__":
+    os.environ.pop(FOLDER, None)
+    sys.exit(main())

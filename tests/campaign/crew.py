@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the processes of a campaign, kills them at random, and starts them again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.campaign.shop import FOLDER, RUN, SEATS, Line
+from tests.processes import REPOSITORY, environment_of_tests
+
+APPS = ("alpha", "beta")
+SECONDS_TO_START = 20.0
+DRAIN_SECONDS = 300.0
+#: What is killed, and how often of a hundred times.
+KINDS = {"worker": 50, "supervisor": 18, "any": 8, "run": 12, "all": 6, "producer": 6}
+#: How a run may end when it is stopped; by the signal itself if that came in its first moment.
+STOPPED = {0, 4, -signal.SIGKILL, -signal.SIGTERM}
+RESERVE_MICRO_USD = 12_000  # more than one call may cost
+
+
+@dataclass
+class Run:
+    """A `penstock queue run`, or a producer, under a name that its processes inherit."""
+
+    name: str
+    app: str
+    process: subprocess.Popen[bytes]
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_producer(self) -> bool:
+        return self.name.startswith("producer")
+
+    def pids(self) -> list[int]:
+        """All processes that carry its name, whoever their parent is."""
+        mark = f"{RUN}={self.name}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    def kill_all(self) -> list[int]:
+        """Kill every process of it, the first one first; none is left."""
+        killed: list[int] = []
+        while pids := [pid for pid in self.pids() if _is_alive(pid)]:
+            for pid in sorted(pids, key=lambda pid: pid != self.process.pid):
+                _kill(pid)
+            killed += pids
+        self.process.wait()
+        return killed
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    return False
+
+
+class Crew:
+    """All processes of one round, in one folder, on one store."""
+
+    def __init__(self, folder: Path, store: str, seed: int, programs: dict[str, Path]) -> None:
+        self.folder = folder
+        self.store = store
+        self.random = random.Random(seed)
+        self.programs = programs
+        self.kills = 0
+        self.unexpected: list[str] = []
+        self.runs: list[Run] = []
+        self._budgets = dict.fromkeys(APPS, 0)
+        self._started = 0
+        self._events = (folder / "kills.jsonl").open("a", buffering=1)
+        self._write_project()
+        self._ledger = subprocess.Popen(
+            [sys.executable, "-m", "tests.campaign.ledger", str(folder), "--seed", str(seed)],
+            stdin=subprocess.PIPE,
+            env=environment_of_tests(),
+        )
+        while not (folder / "ports").exists():
+            assert self._ledger.poll() is None, "the ledger does not start"
+            time.sleep(0.01)
+        os.environ[FOLDER] = str(folder)
+        self.line = Line()
+
+    def _write_project(self) -> None:
+        for app in APPS:
+            text = f"from tests.campaign.shop import make_app\n\napp = make_app({app!r})\n"
+            (self.folder / f"{app}.py").write_text(text)
+        seats = "\n".join(f"{seat} = {limit}" for seat, limit in SEATS.items())
+        (self.folder / "penstock.toml").write_text(
+            f'store = "{self.store}"\n\n[limits.seat]\n{seats}\n\n[tasks]\nmax_attempts = 3\n'
+        )
+
+    def note(self, what: str, **facts: Any) -> None:
+        line = {"at": time.monotonic(), "what": what, **facts}
+        self._events.write(json.dumps(line) + "\n")
+
+    # ── starting ─────────────────────────────────────────────────────────────────────────────────
+
+    def environment(self, name: str, app: str) -> dict[str, str]:
+        more = {FOLDER: str(self.folder), RUN: name, "PYTHONPATH": str(REPOSITORY)}
+        if self._budgets[app]:
+            more["PENSTOCK_BUDGET__TOTAL__USD"] = f"{self._budgets[app] / 1e6:.6f}"
+        return environment_of_tests() | more
+
+    def start(self, app: str, *words: str, python: Path | None = None) -> Run:
+        """A run of an app, with the budget that there is by now."""
+        self._started += 1
+        name = f"run-{app}-{self._started}"
+        programs = python or self.programs[app]
+        self.note("start", run=name, app=app, budget=self._budgets[app])
+        command = [str(programs / "penstock"), "queue", "run", f"{app}.py", *words]
+        return self._start(name, app, command)
+
+    def start_producer(self, app: str) -> Run:
+        self._started += 1
+        python = str(self.programs[app] / "python")
+        command = [python, "-m", "tests.campaign.producer", app]
+        return self._start(f"producer-{app}-{self._started}", app, command)
+
+    def _start(self, name: str, app: str, command: list[str]) -> Run:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment(name, app),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return Run(name, app, process)
+
+    def raise_budget(self, app: str) -> None:
+        """Allow some calls more than were billed; those in doubt may eat the difference."""
+        billed = json.loads(self.line.tell(billed=app))["billed"].get(app, 0)
+        more = self.random.randint(30, 200) * RESERVE_MICRO_USD // 2
+        self._budgets[app] = max(self._budgets[app], int(billed * 1.3) + more)
+
+    def lift_budget(self, app: str) -> None:
+        self._budgets[app] = 1_000_000_000
+
+    # ── killing ──────────────────────────────────────────────────────────────────────────────────
+
+    def storm(self, kills: int, is_short: bool) -> None:
+        """Let two runs of one app and one of the other work, and kill until it is enough."""
+        apps = [*APPS, *self.random.choices(APPS, k=0 if is_short else 1)]
+        for app in APPS:
+            self.raise_budget(app)
+            self.runs.append(self.start_producer(app))
+        self.runs += [self.start(app, *self._size()) for app in apps]
+        for _ in range(kills):
+            self._wait_for_a_moment()
+            self._kill_something()
+            self._start_again()
+        self.line.tell(enough=True)
+
+    def _size(self) -> tuple[str, ...]:
+        words = ["--slots", str(self.random.choice((4, 12, 40)))]
+        if self.random.random() < 0.15:
+            words += ["--processes", "2"]
+        return tuple(words)
+
+    def _wait_for_a_moment(self) -> None:
+        """Until some run works, mostly, and then some time; or into a start."""
+        until = time.monotonic() + SECONDS_TO_START
+        if self.random.random() < 0.8:
+            while time.monotonic() < until and not all(self._works(run) for run in self._workers()):
+                time.sleep(0.05)
+                self._start_again()
+        time.sleep(min(4.0, self.random.expovariate(1.0)))
+        self._start_again()
+
+    def _workers(self) -> list[Run]:
+        return [run for run in self.runs if not run.is_producer]
+
+    def _works(self, run: Run) -> bool:
+        return self._last_visit(run) is not None
+
+    def _last_visit(self, run: Run) -> tuple[float, int] | None:
+        found: dict[str, tuple[float, int]] = json.loads(self.line.tell(billed=""))["last_visit"]
+        return found.get(run.name)
+
+    def _kill_something(self) -> None:
+        kind = self.random.choices(list(KINDS), list(KINDS.values()))[0]
+        if kind in ("producer", "all"):
+            chosen = [run for run in self.runs if kind == "all" or run.is_producer]
+            if kind == "producer":
+                chosen = [self.random.choice(chosen)]
+        else:
+            chosen = [self.random.choice(self._workers())]
+        before = time.monotonic()
+        pids = [pid for run in chosen for pid in self._kill(kind, run)]
+        self.kills += 1
+        self.note("kill", kind=kind, runs=[run.name for run in chosen], pids=pids, before=before)
+
+    def _kill(self, kind: str, run: Run) -> list[int]:
+        if kind == "worker" and (visit := self._last_visit(run)) is not None:
+            pids = [visit[1]]
+        elif kind == "supervisor":
+            pids = [run.process.pid]
+        elif kind in ("worker", "any"):
+            pids = [self.random.choice(run.pids() or [run.process.pid])]
+        else:
+            return run.kill_all()
+        for pid in pids:
+            _kill(pid)
+        return pids
+
+    def _start_again(self) -> None:
+        """Replace what has ended: killed, out of budget, or for a reason that nobody gave."""
+        for n, run in enumerate(self.runs):
+            code = run.process.poll()
+            if code is None:
+                continue
+            if code not in (-signal.SIGKILL, 4):
+                self.unexpected.append(f"{run.name} ended with {code}: {self.last_words(run)}")
+            if run.is_producer:
+                self.runs[n] = self.start_producer(run.app)
+            else:
+                self.raise_budget(run.app)
+                self.runs[n] = self.start(run.app, *self._size())
+
+    def last_words(self, run: Run) -> str:
+        text = (self.folder / f"{run.name}.log").read_text(errors="replace")
+        return " / ".join(text.strip().splitlines()[-3:])
+
+    # ── coming to an end ─────────────────────────────────────────────────────────────────────────
+
+    def calm(self, is_short: bool) -> None:
+        """End the storm: producers finish, runs stop in good order, then all is drained."""
+        for run in self.runs:
+            if not run.is_producer:
+                self.note("stop", run=run.name)
+                run.process.terminate()
+        for run in self.runs:
+            try:
+                code = run.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.unexpected.append(f"{run.name} did not stop within 60 s")
+                run.kill_all()
+                continue
+            if code not in (
+                0,
+                4,
+                -signal.SIGKILL,
+                -signal.SIGTERM,
+            ):  # the last: in its first moment
+                self.unexpected.append(f"{run.name} stopped with {code}: {self.last_words(run)}")
+        if not is_short:  # within the budgets first
+            for run in [self.start(app, "--drain") for app in APPS]:
+                self._await(run, {0, 1, 4})
+        for app in APPS:
+            self.lift_budget(app)
+        for run in [self.start(app, "--drain") for app in APPS]:
+            self._await(run, {0, 1})
+
+    def _await(self, run: Run, codes: set[int]) -> None:
+        try:
+            code = run.process.wait(DRAIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.unexpected.append(f"{run.name} did not drain within {DRAIN_SECONDS:g} s")
+            run.kill_all()
+            return
+        if code not in codes:
+            self.unexpected.append(f"{run.name} drained with {code}: {self.last_words(run)}")
+        left = run.pids()
+        if left:
+            self.unexpected.append(f"{run.name} has left {len(left)} processes behind")
+
+    def write_down_what_is_told(self) -> None:
+        """Keep what the command line says at the end, for who judges."""
+        told = {
+            app: self._ask(app, "queue", "list") | self._ask(app, "budget", "show") for app in APPS
+        }
+        (self.folder / "told.json").write_text(json.dumps(told))
+
+    def _ask(self, app: str, *words: str) -> dict[str, Any]:
+        told = subprocess.run(
+            [str(self.programs[app] / "penstock"), *words, f"{app}.py", "--json"],
+            cwd=self.folder,
+            env=self.environment(f"look-{app}", app),
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+        document: dict[str, Any] = json.loads(told.stdout)
+        return document
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.kill_all()
+        self.line.close()
+        assert self._ledger.stdin is not None
+        self._ledger.stdin.close()
+        self._ledger.wait(30)
+        self._events.close()
