@@ -26,6 +26,7 @@ from tests.contract.limits import *  # noqa: F403
 from tests.contract.locks import *  # noqa: F403
 from tests.contract.manifests import *  # noqa: F403
 from tests.contract.operators import *  # noqa: F403
+from tests.contract.pauses import *  # noqa: F403
 from tests.contract.plans import *  # noqa: F403
 from tests.contract.preflights import *  # noqa: F403
 from tests.contract.purging import *  # noqa: F403

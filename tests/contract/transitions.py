@@ -90,9 +90,17 @@ PATHS: dict[tuple[JobState, JobState], Path] = {
     (JobState.ERROR, JobState.QUEUED): lambda world: world.retry_failed(),
 }
 
+
+def _laid_aside(world: StoreWorld) -> None:
+    world.store.pause_units("x").result()
+    world.lease(world.new_worker())
+
+
 UNIT_PATHS: dict[tuple[JobState, JobState], Path] = {
     **{(state, JobState.QUEUED): lambda world: arm(world, _unit(world)) for state in TERMINAL},
     (JobState.ERROR, JobState.CANCELLED): lambda world: world.store.retire_units(["x"]).result(),
+    (JobState.QUEUED, JobState.WAITING): _laid_aside,
+    (JobState.WAITING, JobState.QUEUED): lambda world: world.store.resume_units("x").result(),
 }
 
 
@@ -147,7 +155,9 @@ def test_every_transition_of_a_unit_is_reached_by_its_call(store_world: StoreWor
         store_world.clock.advance(1.0)
         if before is JobState.CANCELLED:
             store_world.cancel("x")
-        else:
+        elif before is JobState.WAITING:
+            _laid_aside(store_world)
+        elif before is not JobState.QUEUED:
             _ended(before)(store_world)
 
         path(store_world)
@@ -158,7 +168,13 @@ def test_every_transition_of_a_unit_is_reached_by_its_call(store_world: StoreWor
 def _unit(world: StoreWorld) -> UnitPlan:
     now = world.clock.now_micros
     return UnitPlan(
-        key="x", task="work", payload="{}", group="main", partition=None, timing="1", first_at=now
+        key="x",
+        task="work",
+        payload="{}",
+        group="main",
+        partition=None,
+        timing=str(now),  # another one at each call: a unit that lives is due at once
+        first_at=now,
     )
 
 

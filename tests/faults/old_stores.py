@@ -161,6 +161,7 @@ def _schedule(run: Run) -> None:
     )
     store.fail_and_retry(run.worker, [failure]).result()
     store.retire_units([f"{task}:retired"]).result()
+    store.pause_units(f"{task}:waits").result()
     check = PreflightResult(unit="preflight:up:a", name="up", partition="a", value="1")
     store.keep_preflights("app", [check]).result()
 

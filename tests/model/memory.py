@@ -170,7 +170,7 @@ class MemoryStore(AppOperations):
         if self._paused:
             return [], False
         take = self._choice.take_cell if request.quarantine else self._choice.take
-        taken = take(worker, request, now)
+        taken = self._units.lay_aside(take(worker, request, now), now)
         return taken, self._choice.more(request)
 
     def _batch(self, request: LeaseRequest, taken: Sequence[JobRow], *, more: bool) -> LeaseBatch:

@@ -100,6 +100,10 @@ class AppOperations(DatasetOperations):
         moved = self._give([row for row in tables.jobs.values() if row.app == old], new)
         for unit in tables.units.values():
             unit.app = new if unit.app == old else unit.app
+        paused = {name: at for (app, name), at in tables.pauses.items() if app == old}
+        for name, at in paused.items():
+            tables.pauses.setdefault((new, name), at)
+            del tables.pauses[old, name]
         self._calls.rename(old, new)
         tables.apps[new] = tables.apps[old]
         if is_new:

@@ -34,7 +34,8 @@ def _row(tables: Tables, row: JobRow) -> Iterator[str]:
         yield f"{name} is not among what its worker holds"
     if row.solo and row.state not in (RowState.IN_PROGRESS, RowState.SUSPECT):
         yield f"{name} is solo although nobody may run it alone"
-    if bool(row.open) != (row.state is RowState.WAITING):
+    waits = row.state is RowState.WAITING and row.id not in tables.units
+    if bool(row.open) != waits:
         yield f"{name} has {len(row.open)} open edges"
     if not row.open <= row.needs:
         yield f"{name} has an open edge that is no edge"

@@ -241,6 +241,7 @@ class Tables:
         self.caps: dict[str, int] = {}
         self.all_cursors: dict[str, dict[str, str]] = {}  # by app
         self.units: dict[JobId, UnitRow] = {}
+        self.pauses: dict[tuple[str, str], int] = {}  # by app and name: since when
         self.datasets = DatasetTables()
         self.retried = 0  # failed jobs that retries have put back
         self.put_back = 0  # dependants of those

@@ -38,6 +38,14 @@ class UnitOperations(CallOperations):
         return self._units.tick(keys, self._now())
 
     @operation
+    def pause_units(self, name: str) -> bool:
+        return self._units.pause(name, self._now())
+
+    @operation
+    def resume_units(self, name: str) -> bool:
+        return self._units.resume(name, self._now())
+
+    @operation
     def forget_cursors(self, names: Sequence[str]) -> int:
         kept = self._tables.cursors
         return sum(kept.pop(name, None) is not None for name in dict.fromkeys(names))

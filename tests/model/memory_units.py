@@ -99,6 +99,41 @@ class Units:
             self._tables.queue(row, now, row.due_at)
         return frozenset(row.new.key for row in rows)
 
+    def pause(self, name: str, now: int) -> bool:
+        place = self._tables.app, name
+        is_new = place not in self._tables.pauses
+        self._tables.pauses.setdefault(place, now)
+        return is_new
+
+    def resume(self, name: str, now: int) -> bool:
+        if self._tables.pauses.pop((self._tables.app, name), None) is None:
+            return False
+        rows = [self._tables.jobs[job_id] for job_id in self._tables.units]
+        for row in rows:
+            named = name in (row.new.key, row.new.task) and row.app == self._tables.app
+            if named and row.state is RowState.WAITING:
+                self._tables.move(row, RowState.DELAYED, now)
+        self._tables.version += 1
+        return True
+
+    def lay_aside(self, leased: Sequence[JobRow], now: int) -> list[JobRow]:
+        kept = []
+        for row in leased:
+            if row.id in self._tables.units and self._pause_of(row) is not None:
+                row.solo, row.cell = False, 0
+                self._tables.move(row, RowState.READY, now)
+                self._tables.move(row, RowState.WAITING, now)
+            else:
+                kept.append(row)
+        return kept
+
+    def _pause_of(self, row: JobRow) -> tuple[str, int] | None:
+        """The name by which a unit is paused, and since when."""
+        for name in (row.new.task, row.new.key):
+            if (row.app, name) in self._tables.pauses:
+                return name, self._tables.pauses[row.app, name]
+        return None
+
     def _is_unit(self, key: str) -> bool:
         row = self._tables.by_key.get(key)
         return row is not None and row.id in self._tables.units
@@ -122,6 +157,7 @@ class Units:
 
     def _view(self, row: JobRow) -> UnitView:
         unit = self._tables.units[row.id]
+        paused_by, paused_at = self._pause_of(row) or (None, None)
         return UnitView(
             key=row.new.key,
             app=unit.app,
@@ -139,6 +175,8 @@ class Units:
             failed=unit.failed,
             last_tick_at=unit.last_tick_at,
             retired_at=unit.retired_at,
+            paused_by=paused_by,
+            paused_at=paused_at,
         )
 
     def broken(self) -> list[str]:
@@ -152,6 +190,8 @@ class Units:
         name = f"unit {row.new.key!r} ({row.state.name.lower()})"
         if unit.retired_at is not None and (not row.terminal or row.state is RowState.ERROR):
             yield f"{name} was retired"
+        if row.state is RowState.WAITING and self._pause_of(row) is None:
+            yield f"{name} is not paused"
         if not row.terminal and unit.last_due_at is not None and row.due_at <= unit.last_due_at:
             yield f"{name} is due at {row.due_at}, which ended well before"
         if (unit.ticks > 0) != (unit.last_tick_at is not None):

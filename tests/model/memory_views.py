@@ -18,6 +18,7 @@ from penstock.stores.protocol import (
     HOLDERS_SHOWN,
     JobFilter,
 )
+from penstock.stores.sql.views import PAUSES_IN_STATS
 from tests.model.memory_rows import JobRow, Tables, WorkerRow
 
 _OPEN_STATES = tuple(state for state in JobState if state not in TERMINAL)
@@ -46,6 +47,9 @@ def stats_of(tables: Tables, now: int, alive: int, *, paused: bool) -> Stats:
         workers=alive,
         paused=paused,
         schedules=schedules,
+        paused_schedules=tuple(
+            sorted({name for app, name in tables.pauses if tables.own in (None, app)})
+        )[:PAUSES_IN_STATS],
     )
 
 

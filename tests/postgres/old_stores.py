@@ -97,12 +97,14 @@ def _arm(store: Store) -> None:
     store.arm("app", [unit]).result()
 
 
-def write_fill(url: str, version: int, units_since: int = 6) -> Path:
+def write_fill(url: str, version: int, units_since: int = 6, pauses_since: int = 12) -> Path:
     """Run the present code on a new store and write down the rows that it leaves."""
     store = open_postgres(url, durability="normal", migrations=known_steps()[:version])
     fill(store)
     if version >= units_since:
         _arm(store)
+    if version >= pauses_since:
+        store.pause_units("schedule:poll").result()
     store.close()
     with psycopg.connect(url) as connection:
         lines = [*_dump(connection)]

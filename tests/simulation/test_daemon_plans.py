@@ -157,3 +157,31 @@ def test_an_interval_ticks_on_when_the_clock_is_set_back() -> None:
         await daemon.stop()
 
     simulate(Penstock("planned"), main)
+
+
+def test_a_paused_unit_rests_through_restarts_and_continues_with_what_it_had_waited_for() -> None:
+    async def main(world: World) -> None:
+        one = Daemon("ab")
+        await one.start(world)
+        await world.clock.sleep(20)
+        world.store.pause_units("schedule:poll:a").result()
+        before, due_at = one.ticks["a"], unit(world, "a").due_at
+        await world.clock.sleep(50)
+        await one.stop()
+        await one.start(world)
+        await world.clock.sleep(48)
+        assert one.ticks["a"] == before
+        assert one.ticks["b"] >= 10
+
+        assert unit(world, "a").due_at == due_at
+        missed = unit(world, "a").missed
+        world.store.resume_units("schedule:poll:a").result()
+        await world.clock.sleep(1)
+        assert one.ticks["a"] == before + 1  # at once
+        await world.clock.sleep(20)
+        view = unit(world, "a")
+        assert view.ticks == one.ticks["a"] >= before + 2
+        assert (view.due_at - due_at) // 10_000_000 == view.ticks - before + view.missed - missed
+        await one.stop()
+
+    simulate(Penstock("planned"), main)

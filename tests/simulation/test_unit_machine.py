@@ -35,7 +35,7 @@ from tests.model.memory import MemoryStore
 
 NAMES = ["a", "b", "c"]
 TTL = 30.0
-OPEN = (JobState.QUEUED, JobState.IN_PROGRESS)
+OPEN = (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
 
 names = st.sampled_from(NAMES)
 some = st.lists(names, min_size=1, max_size=3, unique=True)
@@ -76,6 +76,7 @@ class UnitMachine(RuleBasedStateMachine):
         self.lost: list[Lease] = []
         self.cursors: dict[str, str] = {}
         self.jobs: set[str] = set()
+        self.paused: set[str] = set()
         self.workers = [self._register(), self._register()]
 
     def _register(self) -> WorkerId:
@@ -129,6 +130,7 @@ class UnitMachine(RuleBasedStateMachine):
         for job in self.world.lease(worker, 3, quarantine=quarantine).jobs:
             lease = Lease(worker, job)
             assert lease.name not in self.held, "a unit overlaps itself"
+            assert self.paused.isdisjoint((job.key, job.task)), "a paused unit ticks"
             last = self.units[lease.name].last
             assert last is None or job.due_at > last
             self.held[lease.name] = lease
@@ -216,6 +218,13 @@ class UnitMachine(RuleBasedStateMachine):
         live = {f"{POLL}:{name}" for name in self.units if name not in self.held}
         assert early <= live - {f"{POLL}:{x}" for x, unit in self.units.items() if unit.retired}
 
+    @rule(name=st.sampled_from([POLL, *(f"{POLL}:{name}" for name in NAMES)]))
+    def paused_or_resumed(self, name: str) -> None:
+        is_paused = name in self.paused
+        change = self.store.resume_units if is_paused else self.store.pause_units
+        assert change(name).result()
+        self.paused ^= {name}
+
     @rule(wanted=some)
     def retired(self, wanted: list[str]) -> None:
         mine = [name for name in wanted if name in self.units and not self.units[name].retired]
@@ -259,6 +268,9 @@ class UnitMachine(RuleBasedStateMachine):
             assert (view.retired_at is not None) is known.retired
             assert (view.state is JobState.IN_PROGRESS) is (view.partition in self.held)
             assert view.timing == known.timing
+            by = next((name for name in (view.task, view.key) if name in self.paused), None)
+            assert (view.paused_by, view.paused_at is None) == (by, by is None)
+            assert by is not None or view.state is not JobState.WAITING
             if view.state in OPEN and known.last is not None:
                 assert view.due_at > known.last
 

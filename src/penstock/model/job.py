@@ -25,7 +25,7 @@ BATCH_JOBS_MAX = 10_000  # jobs of one enqueue call or one acknowledgement
 class JobState(StrEnum):
     """Where a job is, as people see it."""
 
-    WAITING = "waiting"  # waits for another job
+    WAITING = "waiting"  # waits for another job; a unit of a schedule: is due, and paused
     QUEUED = "queued"  # waits for its turn, or for its time
     IN_PROGRESS = "in_progress"  # is leased by a worker
     DONE = "done"  # has succeeded; its result is kept, also while it runs again
@@ -71,6 +71,8 @@ UNIT_TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     JobState.SKIPPED: {JobState.QUEUED: "armed again"},
     JobState.ERROR: {JobState.QUEUED: "armed again", JobState.CANCELLED: "retired"},
     JobState.CANCELLED: {JobState.QUEUED: "armed again"},
+    JobState.QUEUED: {JobState.WAITING: "due, and paused"},
+    JobState.WAITING: {JobState.QUEUED: "resumed, or armed with another timing"},
 }
 
 

@@ -105,11 +105,19 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
     failed: int  # tries that failed
     last_tick_at: int | None  # when the last good one ended
     retired_at: int | None
+    paused_by: str | None = None  # its key or its task, whichever is paused; its task first
+    paused_at: int | None = None
+
+    @property
+    def rests(self) -> bool:
+        """Whether it does not tick because it is paused; one that ticks goes on to its end."""
+        at_rest = self.state in (JobState.WAITING, JobState.QUEUED)
+        return at_rest and self.paused_at is not None
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last try of its current occurrence failed."""
-        lives = self.state in (JobState.QUEUED, JobState.IN_PROGRESS)
+        """Whether the last try of its current occurrence failed; a paused one is not tried."""
+        lives = self.state in (JobState.QUEUED, JobState.IN_PROGRESS) and not self.rests
         return lives and bool(self.attempts or self.deferred_since is not None)
 
     @property

@@ -127,6 +127,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     workers: int  # alive
     paused: bool
     schedules: dict[str, dict[JobState, int]] = {}  # units by task
+    paused_schedules: tuple[str, ...] = ()  # and units; a bounded number, by name
 
     @property
     def shown_tasks(self) -> dict[str, dict[JobState, int]]:
@@ -144,7 +145,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         return sum(
             counts.get(state, 0)
             for counts in self.schedules.values()
-            for state in (JobState.QUEUED, JobState.IN_PROGRESS)
+            for state in (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
         )
 
 

@@ -282,6 +282,14 @@ def _paused(facts: QueueFacts) -> Finding:
             "The queue is paused, so nobody gets work; resume it with "
             f"'{command('queue', 'resume')}'.",
         )
+    names = facts.stats.paused_schedules
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        return problem(
+            "paused",
+            f"{_some([*names])} {verb} paused, so nothing of that ticks; resume it with "
+            f"'{command('schedule', 'resume', names[0])}'.",
+        )
     return healthy("paused", "no")
 
 

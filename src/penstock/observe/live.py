@@ -197,26 +197,32 @@ class BuildView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitTroubles(msgspec.Struct, frozen=True):
-    """How many units are degraded, deferred or late."""
+    """How many units are degraded, deferred, late or paused."""
 
     degraded: int = 0  # the last try failed by its own fault
     deferred: int = 0  # the last try failed by the fault of another party
     late: int = 0
+    paused: int = 0  # by an operator
 
     @classmethod
     def of(cls, units: Iterable[UnitView], now_at: int) -> UnitTroubles:
-        degraded = deferred = late = 0
+        degraded = deferred = late = paused = 0
         for unit in units:
-            if unit.is_failing:
+            if unit.rests:
+                paused += 1
+            elif unit.is_failing:
                 deferred += unit.by_others
                 degraded += not unit.by_others
             elif unit.state is JobState.QUEUED:
                 late += now_at - unit.due_at > LATE_SECONDS * MICROSECONDS
-        return cls(degraded, deferred, late)
+        return cls(degraded, deferred, late, paused)
 
     def __add__(self, other: UnitTroubles) -> UnitTroubles:
         return UnitTroubles(
-            self.degraded + other.degraded, self.deferred + other.deferred, self.late + other.late
+            self.degraded + other.degraded,
+            self.deferred + other.deferred,
+            self.late + other.late,
+            self.paused + other.paused,
         )
 
 
@@ -251,6 +257,8 @@ class Units(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{self.troubles.deferred:,} waiting for others"
         if self.troubles.late:
             yield f"{self.troubles.late:,} late"
+        if self.troubles.paused:
+            yield f"{self.troubles.paused:,} paused"
         if self.ended:
             yield f"{self.ended:,} ended in error"
 

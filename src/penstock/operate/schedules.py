@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists units of schedules, lets them tick now, shows their cursors and lets these begin anew."""
+"""Lists, pauses and resumes schedules; lets units tick now, shows and resets their cursors."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -15,6 +15,7 @@ from penstock.model.schedule import ARM_UNITS_MAX, UnitView
 from penstock.operate.actions import answer, audit
 from penstock.sentences import command, counted
 from penstock.stores.protocol import Store
+from penstock.stores.store_future import Reply
 from penstock.terminal_text import escaped
 
 PAGE = 1_000  # units that are read at once
@@ -25,7 +26,15 @@ class TickedUnits:
     """What became of units that were to tick now."""
 
     now: Sequence[str]
-    left: Sequence[UnitView]  # they run, are due already, or tick no more
+    left: Sequence[UnitView]  # they run, are due already, are paused, or tick no more
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedUnits:
+    """What became of a pause that was to end."""
+
+    changed: bool
+    left: Sequence[UnitView]  # they are paused by themselves, or with their schedule
 
 
 def all_units(store: Store) -> Iterator[UnitView]:
@@ -38,7 +47,7 @@ def all_units(store: Store) -> Iterator[UnitView]:
 
 def units_named(store: Store, name: str) -> list[UnitView]:
     """A unit by its name, or all units of a schedule; UsageError with the nearest if none is."""
-    key = name if name.startswith(SCHEDULE) else f"{SCHEDULE}{name}"
+    key = _key(name)
     one = store.unit(key).result()
     if one is not None:
         return [one]
@@ -66,10 +75,55 @@ def unit_named(store: Store, name: str) -> UnitView:
     return units[0]
 
 
+def pause(store: Store, name: str) -> bool:
+    """Let a unit, or all of a schedule, tick no more until it is resumed; False if it was paused.
+
+    UsageError if nothing is called so.
+    """
+    units = units_named(store, name)
+    changed = _of_each_app(store, {unit.app for unit in units}, store.pause_units, name)
+    if changed:
+        audit(store.url, "Paused %s", escaped(_key(name)))
+    return changed
+
+
+def resume(store: Store, name: str) -> ResumedUnits:
+    """End the pause of a unit, or of a schedule, that was paused by this name.
+
+    UsageError if nothing is called so. Where the app is known its units may be purged meanwhile.
+    """
+    key = _key(name)
+    if store.app is not None and key in store.stats().result().paused_schedules:
+        apps = {store.app}
+    else:
+        apps = {unit.app for unit in units_named(store, name)}
+    changed = _of_each_app(store, apps, store.resume_units, name)
+    if changed:
+        audit(store.url, "Resumed %s", escaped(key))
+    named = [unit for unit in all_units(store) if key in (unit.key, unit.task)]
+    left = [unit for unit in named if unit.app in apps and unit.paused_at is not None]
+    return ResumedUnits(changed, left)
+
+
+def _key(name: str) -> str:
+    return name if name.startswith(SCHEDULE) else f"{SCHEDULE}{name}"
+
+
+def _of_each_app(
+    store: Store, apps: Collection[str], ask: Callable[[str], Reply[bool]], name: str
+) -> bool:
+    changed = 0
+    for app in sorted(apps):
+        store.look_as(app).result()
+        changed += answer(ask(_key(name)), store)
+    return changed > 0
+
+
 def tick_now(store: Store, units: Sequence[UnitView]) -> TickedUnits:
     """Let units that wait tick at once, in slices."""
     ticked: set[str] = set()
-    for app, owned in groupby(sorted(units, key=attrgetter("app", "key")), attrgetter("app")):
+    free = [unit for unit in units if not unit.rests]
+    for app, owned in groupby(sorted(free, key=attrgetter("app", "key")), attrgetter("app")):
         store.look_as(app).result()
         keys = [unit.key for unit in owned]
         for start in range(0, len(keys), ARM_UNITS_MAX):

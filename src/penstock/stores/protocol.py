@@ -792,6 +792,22 @@ class ScheduleStore(Protocol):
         """
         ...
 
+    def pause_units(self, name: str) -> Reply[bool]:
+        """Let a unit, or all of a schedule, not tick until it is resumed; False if it was paused.
+
+        The name is a unit's key or its task, known or not; nothing but `resume_units` ends its
+        pause. A tick that is leased goes on. What falls due is `waiting` from the next lease call
+        on.
+        """
+        ...
+
+    def resume_units(self, name: str) -> Reply[bool]:
+        """End the pause of this name; False if there is none.
+
+        A unit that fell due meanwhile is ready, for the occurrence that it had waited for.
+        """
+        ...
+
     def forget_cursors(self, names: Sequence[str]) -> Reply[int]:
         """Let cursors begin anew; how many were set. At most ARM_UNITS_MAX."""
         ...

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.job import AttemptError, ErrorCategory
+from penstock.model.job import AttemptError, ErrorCategory, JobId
 from penstock.model.lease import Effect, Rearm, SetCursor
 from penstock.model.schedule import PreflightResult, UnitPlan
 from penstock.stores.sqlite.store import SqliteStore
@@ -26,6 +26,7 @@ def world(project: Path) -> Iterator[StoreWorld]:
     (project / ".penstock").mkdir()
     path = project / ".penstock" / "shop.db"
     store = SqliteStore.open(path, clock=clock, boot_clock=clock, durability="normal")
+    store.sign_on("shop", (), JobId(0)).result()
     yield StoreWorld(store, clock)
     assert store.check().result() == []
     store.close()
@@ -248,3 +249,71 @@ def test_a_cursor_is_shown_and_reset(world: StoreWorld, command: Command) -> Non
     unknown = command("schedule", "cursor", "pol:a")
     assert unknown.code == 2
     assert "the nearest is 'schedule:poll:a'" in unknown.err
+
+
+def test_a_paused_schedule_is_told_wherever_its_units_are(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a", "b")
+    worker = world.new_worker([TASK])
+
+    assert command("schedule", "pause", "poll").out == "'poll' is paused.\n"
+    assert command("schedule", "pause", "poll").out == "'poll' is paused already.\n"
+
+    assert world.take(worker) == {}
+    units = command("schedule", "list", "--json").document["units"]
+    assert [(one["is"], one["paused_by"], one["next_try_at"]) for one in units] == [
+        ("paused", TASK, None)
+    ] * 2
+    found = {one["check"]: one for one in command("doctor", "--json").document["findings"]}
+    assert not found["paused"]["ok"]
+    assert found["paused"]["text"] == (
+        f"{TASK} is paused, so nothing of that ticks; resume it with 'penstock schedule resume "
+        f"{TASK}'."
+    )
+    assert "Paused: schedule:poll." in command("queue", "stats").out.splitlines()
+    assert command("queue", "stats", "--json").document["paused_schedules"] == [TASK]
+    why = command("why", f"{TASK}:a", "--json").document
+    assert (why["gate"], why["command"]) == ("paused", f"penstock schedule resume {TASK}")
+    assert f"'{TASK}:a' is paused with its schedule '{TASK}' since " in why["sentence"]
+    assert "(is due, and paused)" in command("queue", "list", "--task", TASK).out
+    left = command("schedule", "tick", "poll:a")
+    assert (left.code, left.out) == (1, f"'{TASK}:a' is left as it is: paused.\n")
+
+
+def test_a_resumed_schedule_leaves_units_that_are_paused_by_themselves(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a", "b")
+    worker = world.new_worker([TASK])
+    command("schedule", "pause", "poll", "poll:a")
+
+    whole = command("schedule", "resume", "poll:b")
+    assert whole.code == 1
+    assert whole.out == (
+        f"'{TASK}:b' is still paused with '{TASK}'; 'penstock schedule resume {TASK}' resumes it.\n"
+    )
+    ended = command("schedule", "resume", "poll")
+
+    assert ended.code == 1
+    assert ended.out.splitlines() == [
+        "'poll' is resumed.",
+        f"'{TASK}:a' is still paused; 'penstock schedule resume {TASK}:a' resumes it.",
+    ]
+    assert set(world.take(worker)) == {f"{TASK}:b"}
+    document = command("schedule", "resume", "poll:a", "--json").document
+    assert document == {"paused": False, "changed": {"poll:a": True}, "still_paused": []}
+    assert command("schedule", "resume", "poll:a").out == "'poll:a' was not paused.\n"
+
+
+def test_what_cannot_be_paused_is_told_with_the_nearest(
+    world: StoreWorld, command: Command
+) -> None:
+    arm(world, "a/b")
+
+    unknown = command("schedule", "pause", "pol")
+    partition = command("schedule", "pause", "poll", "a/b")
+
+    assert unknown.code == partition.code == 2
+    assert "the nearest is 'schedule:poll'" in unknown.err
+    assert "the nearest is 'schedule:poll:a/b'" in partition.err

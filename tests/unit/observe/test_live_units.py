@@ -31,9 +31,21 @@ def test_late_is_what_is_due_and_has_not_begun_for_a_while() -> None:
     assert UnitTroubles.of(units, NOW) == UnitTroubles(late=2)
 
 
+def test_what_is_paused_is_neither_late_nor_degraded() -> None:
+    error = AttemptError(ErrorCategory.OWN, "E", "m")
+    units = [
+        unit(due_at=NOW - seconds(60), paused_at=NOW),
+        unit(JobState.WAITING, paused_at=NOW),
+        unit(attempts=1, last_error=error, paused_at=NOW),
+        unit(JobState.IN_PROGRESS, paused_at=NOW),  # it goes on
+    ]
+
+    assert UnitTroubles.of(units, NOW) == UnitTroubles(paused=3)
+
+
 def test_words_name_only_what_there_is() -> None:
     schedules = {"schedule:a": {JobState.QUEUED: 7, JobState.IN_PROGRESS: 1, JobState.ERROR: 2}}
-    found = Units.of(_with(schedules), UnitTroubles(3, 4, 5))
+    found = Units.of(_with(schedules), UnitTroubles(3, 4, 5, 6))
 
     assert found is not None
     assert list(found.parts()) == [
@@ -42,6 +54,7 @@ def test_words_name_only_what_there_is() -> None:
         "3 degraded",
         "4 waiting for others",
         "5 late",
+        "6 paused",
         "2 ended in error",
     ]
     assert Units.of(_with({}), UnitTroubles()) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock schedule`: units of schedules, their early ticks and their cursors."""
+"""`penstock schedule`: units of schedules, their pauses, early ticks and cursors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only
 from penstock.model.job import SCHEDULE, JobState
 from penstock.model.schedule import UnitView
 from penstock.operate import schedules
+from penstock.sentences import command
 from penstock.stores.protocol import Store
 from penstock.terminal_text import escaped, format_table, iso_time, print_document, say
 
@@ -27,7 +28,7 @@ NameArgument = Annotated[
 ]
 
 commands = typer.Typer(
-    help="Look at units of schedules, let them tick now, reset their cursors.",
+    help="Look at units of schedules, pause and resume them, let them tick now, reset cursors.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -54,7 +55,7 @@ def list_units(
             escaped(unit.key.removeprefix(SCHEDULE)),
             unit.timing,
             _word(unit),
-            (iso_time(unit.available_at) if unit.state is JobState.QUEUED else None) or "-",
+            _next_try(unit) or "-",
             unit.ticks,
             unit.missed,
             unit.failed,
@@ -86,6 +87,52 @@ def tick(
     for unit in found.left:
         say(f"{escaped(unit.key)!r} is left as it is: {_word(unit)}.")
     return 1 if found.left else 0
+
+
+@commands.command("pause", cls=AppCommand)
+def pause(
+    names: NamesArgument,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let units tick no more until they are resumed; a tick that runs goes on to its end."""
+    target = Target.named(app=app, store=store)
+    with target.opened_store() as opened:
+        _mean(target, opened, names)
+        changed = {name: schedules.pause(opened, name) for name in names}
+    if as_json:
+        print_document({"paused": True, "changed": changed})
+        return
+    for name, is_new in changed.items():
+        say(f"{escaped(name)!r} is paused{'' if is_new else ' already'}.")
+
+
+@commands.command("resume", cls=AppCommand)
+def resume(
+    names: NamesArgument,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Let paused units tick again: at once for the occurrence that they have waited for."""
+    target = Target.named(app=app, store=store)
+    with target.opened_store() as opened:
+        _mean(target, opened, names)
+        found = {name: schedules.resume(opened, name) for name in names}
+    left = {unit.key: unit for one in found.values() for unit in one.left}
+    if as_json:
+        changed = {name: one.changed for name, one in found.items()}
+        print_document({"paused": False, "changed": changed, "still_paused": [*left]})
+        return 1 if left else 0
+    for name, one in found.items():
+        if one.changed or not one.left:
+            say(f"{escaped(name)!r} {'is resumed' if one.changed else 'was not paused'}.")
+    for unit in left.values():
+        again = command("schedule", "resume", unit.paused_by or unit.key)
+        whole = "" if unit.paused_by == unit.key else f" with {escaped(unit.paused_by or '')!r}"
+        say(f"{escaped(unit.key)!r} is still paused{whole}; '{again}' resumes it.")
+    return 1 if left else 0
 
 
 @commands.command("cursor", cls=AppCommand)
@@ -121,10 +168,17 @@ def _word(unit: UnitView) -> str:
     """How a unit is, in a word or two."""
     if unit.retired_at is not None:
         return "retired"
+    if unit.rests:
+        return "paused"
     if unit.is_failing:
         return "waits for others" if unit.by_others else "degraded"
     words = {JobState.IN_PROGRESS: "ticks", JobState.QUEUED: "waits", JobState.ERROR: "failed"}
     return words.get(unit.state, str(unit.state))
+
+
+def _next_try(unit: UnitView) -> str | None:
+    waits = unit.state is JobState.QUEUED and not unit.rests
+    return iso_time(unit.available_at) if waits else None
 
 
 def _document(unit: UnitView) -> dict[str, object]:
@@ -136,7 +190,7 @@ def _document(unit: UnitView) -> dict[str, object]:
         "state": unit.state,
         "is": _word(unit),
         "due_at": iso_time(unit.due_at),
-        "next_try_at": iso_time(unit.available_at) if unit.state is JobState.QUEUED else None,
+        "next_try_at": _next_try(unit),
         "error": None
         if unit.last_error is None or not unit.is_failing
         else unit.last_error.format(),
@@ -144,4 +198,6 @@ def _document(unit: UnitView) -> dict[str, object]:
         "missed": unit.missed,
         "failed": unit.failed,
         "last_tick_at": iso_time(unit.last_tick_at),
+        "paused_by": unit.paused_by,
+        "paused_at": iso_time(unit.paused_at),
     }

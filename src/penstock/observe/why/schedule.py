@@ -63,6 +63,10 @@ def explain_unit(facts: UnitFacts) -> Explanation:
         found = _ticking(facts)
     else:
         found = _queued(facts)
+    if unit.paused_at is not None and not unit.rests:
+        found = replace(
+            found, details=(*found.details, f"{_paused_since(facts)}; this tick goes on.")
+        )
     return replace(found, details=(*found.details, *_figures(unit)))
 
 
@@ -87,7 +91,9 @@ def _why(facts: UnitFacts, gate: Gate, sentence: str) -> Explanation:
 def _queued(facts: UnitFacts) -> Explanation:
     """Explain a queued unit: the first closed gate is the answer."""
     gates = [
-        gate for gate in (_not_served(facts), _paused(facts), _not_due(facts)) if gate is not None
+        gate
+        for gate in (_rests(facts), _not_served(facts), _paused(facts), _not_due(facts))
+        if gate is not None
     ]
     if not gates:
         late = span(facts.around.now - facts.unit.due_at)
@@ -158,6 +164,26 @@ def _said(error: AttemptError) -> str:
 
 def _check(result: PreflightResult) -> str:
     return f"{result.name!r} of {result.partition!r}" if result.partition else repr(result.name)
+
+
+def _rests(facts: UnitFacts) -> Explanation | None:
+    """Explain a unit that an operator has paused, by itself or with its schedule."""
+    unit = facts.unit
+    if not unit.rests or unit.paused_by is None:
+        return None
+    return replace(
+        _why(facts, Gate.PAUSED, f"{_paused_since(facts)}."),
+        unblocks="an operator resumes it; then it ticks for the occurrence that it has waited for",
+        command=command("schedule", "resume", unit.paused_by),
+        details=tuple(_format_passed(facts)),
+    )
+
+
+def _paused_since(facts: UnitFacts) -> str:
+    unit, now = facts.unit, facts.around.now
+    since = now if unit.paused_at is None else unit.paused_at
+    whole = "" if unit.paused_by == unit.key else f" with its schedule {unit.paused_by!r}"
+    return f"{unit.key!r} is paused{whole} since {at(since)} ({span(now - since)})"
 
 
 def _paused(facts: UnitFacts) -> Explanation | None:

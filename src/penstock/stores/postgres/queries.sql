@@ -496,7 +496,7 @@ from found join penstock.lanes on lanes.id = found.lane_id order by found.n
 
 -- lease_view --
 -- What a lease call must know first: [expired workers, settling, next due, suspects of app $3, paused, open keys, parked
--- lanes]; $1, $2 as in `worker_row`.
+-- lanes, pauses of that app]; $1, $2 as in `worker_row`.
 select
     exists (
         select 1 from penstock.workers where ended_at is null and (
@@ -512,7 +512,8 @@ select
     ),
     (select value from penstock.meta where name = 'paused') = '1',
     exists (select 1 from penstock.open_keys),
-    exists (select 1 from penstock.ready_lanes where parked_on is not null)
+    exists (select 1 from penstock.ready_lanes where parked_on is not null),
+    exists (select 1 from penstock.pauses where app = $3)
 
 -- ready_lanes --
 -- The first $2 ready lanes of each group of $1 for tasks $3 of app $4: [lane, group, limit_keys, task].
@@ -2223,6 +2224,46 @@ where job_id = any(array(select value::bigint from jsonb_array_elements_text($1:
 update penstock.units set retired_at = $2
 where job_id = any(array(select value::bigint from jsonb_array_elements_text($1::jsonb)))
 
+-- add_pause --
+-- A unit, or all of a schedule, of app $1 is paused, unless it is.
+insert into penstock.pauses (app, name, paused_at) values ($1, $2, $3) on conflict do nothing
+
+-- drop_pause --
+-- The pause of a name of app $1 ends.
+delete from penstock.pauses where app = $1 and name = $2
+
+-- find_pauses --
+-- Those of the names $1 = [name, …] of app $2 that are paused. Differs from sqlite because nobody may end such a pause
+-- before what was leased is laid aside: it would stay there.
+select name from penstock.pauses
+where app = $2 and name = any(array(select jsonb_array_elements_text($1::jsonb))) order by name for share
+
+-- list_pauses --
+-- What is paused of an app, or of all, by name; at most $2.
+select distinct name from penstock.pauses where $1::bigint is null or app = $1 order by name limit $2
+
+-- copy_pauses --
+-- What is paused of app $1 is paused of app $2.
+insert into penstock.pauses (app, name, paused_at)
+select $2::bigint, name, paused_at from penstock.pauses where app = $1 on conflict do nothing
+
+-- drop_pauses --
+-- Nothing of an app is paused.
+delete from penstock.pauses where app = $1
+
+-- lay_aside --
+-- Units that were leased just now wait, since they are paused; $1 = ids, $2 = now.
+update penstock.hot set row_state = 0, worker = null, solo = false, cell = 0, updated_at = $2
+where job_id = any($1::bigint[]) and row_state + 0 = 4
+
+-- resume_units --
+-- The unit, or all units of the schedule, $1 of app $2 that wait are due again; $3 = now. Answers their lanes.
+update penstock.hot set row_state = 1, updated_at = $3 where row_state + 0 = 0 and job_id in (
+    select units.job_id from penstock.units join penstock.jobs on jobs.id = units.job_id
+    join penstock.lanes on lanes.id = jobs.lane_id
+    where units.key >= $1 and units.key < $1 || ';' and jobs.app = $2 and $1 in (units.key, lanes.task)
+) returning lane_id
+
 -- forget_cursors --
 -- $1 = [name, …].
 delete from penstock.cursors where name = any(array(select jsonb_array_elements_text($1::jsonb)))
@@ -2577,6 +2618,7 @@ select jobs.key from penstock.hot join penstock.jobs on jobs.id = hot.job_id whe
 -- Jobs that wait for nobody, or do not wait although they must.
 select jobs.key from penstock.hot join penstock.jobs on jobs.id = hot.job_id
 where (hot.row_state = 0) <> (hot.pending > 0)
+and not exists (select 1 from penstock.units where units.job_id = hot.job_id)
 
 -- check_workers --
 -- Jobs whose worker does not fit their state, and leases of workers that are gone.
@@ -2668,6 +2710,8 @@ select state, sum(counted)::bigint, sum(kept)::bigint from (
 -- Units that contradict themselves or their jobs.
 select 'Unit ' || units.key || ' has no job' from penstock.units
 where not exists (select 1 from penstock.jobs where jobs.id = units.job_id and jobs.key = units.key)
+union all
+select 'Unit ' || key || ' waits, and is not paused' from penstock.unit_rows where row_state = 0 and paused_at is null
 union all
 select 'Unit ' || units.key || ' was retired, and may tick'
 from penstock.units join penstock.states on states.job_id = units.job_id

@@ -258,6 +258,10 @@ class PostgresTransaction(Transaction):
             self.witness = "was_leased", (job.id, job.token, no)
         return jobs
 
+    def lay_aside(self, job_ids: Sequence[int], kept: Sequence[LeasedJob]) -> None:
+        self.run("lay_aside", numbers(job_ids), self.now)
+        self.witness = None  # it may be one of these
+
     def park_lanes(self, rows: Sequence[tuple[int, str, int]]) -> None:
         self.ran_short([lane_id for lane_id, _, _ in rows])
         self.run("park_lanes", as_json(rows))

@@ -202,6 +202,8 @@ def _move_names(tx: Transaction, source: int, moved: Moved = NOTHING) -> Moved:
             tx.run("move_cursor", stored, scoped(tx.app, name))
         elif tx.run("move_slices", stored, scoped(tx.app, name), MOVE_SLICES) == MOVE_SLICES:
             return Moved(moved.count, True, moved.last)
+    tx.run("copy_pauses", source, tx.app)
+    tx.run("drop_pauses", source)
     return moved
 
 

@@ -30,6 +30,7 @@ from penstock.stores.protocol import (
 )
 from penstock.stores.sql.dead_workers import sweep
 from penstock.stores.sql.dependants import settle
+from penstock.stores.sql.schedules import lay_aside
 from penstock.stores.sql.statements import as_json
 from penstock.stores.sql.transaction import PayloadsTooLarge, Transaction
 
@@ -160,6 +161,7 @@ class _View(NamedTuple):
     paused: int | None
     open_keys: int
     parked: int
+    pauses: int
 
 
 def _look(tx: Transaction) -> _View:
@@ -182,6 +184,7 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
     elif request.quarantine:
         jobs = _lease_cell(tx, request, alive[0])
         more = more or bool(jobs)
+        jobs = lay_aside(tx, jobs) if view.pauses else jobs
     else:
         tasks = as_json(request.tasks)
         if view.open_keys:
@@ -192,6 +195,7 @@ def lease(tx: Transaction, request: LeaseRequest, cursor: LeaseCursor) -> LeaseB
             jobs, parked = found.jobs, parked or found.parked
             if jobs or not found.emptied:
                 break
+        jobs = lay_aside(tx, jobs) if view.pauses else jobs
         tx.flush_heads()
         more = more or tx.is_ready(tasks, gave=bool(jobs) and not parked)
         if view.parked or parked:

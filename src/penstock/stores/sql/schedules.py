@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import failpoints
 from penstock.errors import EnqueueRefused
-from penstock.model.job import AttemptError, JobKind, JobState
+from penstock.model.job import AttemptError, JobKind, JobState, LeasedJob
 from penstock.model.schedule import (
     ARM_UNITS_MAX,
     RETRY_WAIT_MAX,
@@ -120,6 +120,8 @@ def _view(row: Row) -> UnitView:
         failed=row[13],
         last_tick_at=row[14],
         retired_at=row[15],
+        paused_by=row[16],
+        paused_at=row[17],
     )
 
 
@@ -382,9 +384,47 @@ def _cancel_at_rest(tx: Transaction, units: Sequence[_Known]) -> None:
     if units:
         tx.run("cancel_units", as_json([one.job_id for one in units]), tx.now)
     for one in units:
-        tx.move(one.lane_id, JobState.QUEUED, JobState.CANCELLED)
+        tx.move(one.lane_id, PUBLIC[one.row_state], JobState.CANCELLED)
         if one.row_state == RowState.READY:
             tx.leave(one.lane_id)
+
+
+def pause_units(tx: Transaction, name: str) -> bool:
+    """Let a unit, or all of a schedule, not tick; False if that is so already."""
+    return tx.run("add_pause", tx.app, name, tx.now) > 0
+
+
+def resume_units(tx: Transaction, name: str) -> bool:
+    """Let them tick again; False if this name was not paused.
+
+    One that is paused by another name, too, is laid aside again when it is leased.
+    """
+    if not tx.run("drop_pause", tx.app, name):
+        return False
+    for (lane_id,) in tx.rows("resume_units", name, tx.app, tx.now):
+        tx.move(lane_id, JobState.WAITING, JobState.QUEUED)
+    tx.made_work = True
+    return True
+
+
+def lay_aside(tx: Transaction, leased: list[LeasedJob]) -> list[LeasedJob]:
+    """Let ticks wait that were leased though they are paused; the other jobs."""
+    names = {name for job in leased if job.kind is JobKind.TICK for name in (job.key, job.task)}
+    paused = {*tx.array("find_pauses", as_json(sorted(names)), tx.app)} if names else set()
+    if not paused:
+        return leased
+    kept: list[LeasedJob] = []
+    aside: list[LeasedJob] = []
+    for job in leased:
+        is_paused = job.kind is JobKind.TICK and not paused.isdisjoint((job.key, job.task))
+        (aside if is_paused else kept).append(job)
+    tx.lay_aside([job.id for job in aside], kept)
+    for job in aside:
+        tx.move(job.lane_id, JobState.IN_PROGRESS, JobState.WAITING)
+    limited = [(job.id, job.token) for job in aside if job.limited]
+    if limited:
+        tx.free_keys(limited)
+    return kept
 
 
 def tick_units(tx: Transaction, keys: Sequence[str]) -> frozenset[str]:

@@ -510,6 +510,12 @@ class SqlStore(ABC):
     def tick_units(self, keys: Sequence[str]) -> Reply[frozenset[str]]:
         return self._submit(lambda tx: schedules.tick_units(tx, keys))
 
+    def pause_units(self, name: str) -> Reply[bool]:
+        return self._submit(lambda tx: schedules.pause_units(tx, name))
+
+    def resume_units(self, name: str) -> Reply[bool]:
+        return self._submit(lambda tx: schedules.resume_units(tx, name))
+
     def forget_cursors(self, names: Sequence[str]) -> Reply[int]:
         return self._submit(lambda tx: schedules.forget_cursors(tx, names, self._no))
 

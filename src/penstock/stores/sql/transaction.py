@@ -276,6 +276,10 @@ class Transaction(Statements):
         """Units that do not run start afresh: [job, row_state, due_at, available_at]."""
         self.run("start_units", as_json(rows), self.now)
 
+    def lay_aside(self, job_ids: Sequence[int], kept: Sequence[LeasedJob]) -> None:
+        """Units that were leased just now wait; `kept`: what else was."""
+        self.run("lay_aside", as_json(job_ids), self.now)
+
     @staticmethod
     def lane_text(spec: LaneSpec, app: int) -> str:
         """What a lane is known by: all but its kind, which follows from its task, and its app."""

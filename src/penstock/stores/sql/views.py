@@ -63,6 +63,7 @@ _decode_error = msgspec.json.Decoder(AttemptError).decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 WINDOW_JOBS = 5_000  # rows that one read of a list looks at
+PAUSES_IN_STATS = 100  # schedules and units that are named
 LANES_ASKED = 10_000  # lanes times priorities that are asked for their oldest ready job
 
 _OPEN = (JobState.WAITING, JobState.QUEUED, JobState.IN_PROGRESS)
@@ -107,6 +108,9 @@ class SqlReader(Statements):
             workers=self.value("count_workers", boot.boot_id, boot.at),
             paused=self._is_paused(),
             schedules=schedules,
+            paused_schedules=tuple(
+                name for (name,) in self.rows("list_pauses", app, PAUSES_IN_STATS)
+            ),
         )
 
     def _is_paused(self) -> bool:

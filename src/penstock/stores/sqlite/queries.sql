@@ -276,7 +276,7 @@ from found join lanes on lanes.id = found.id
 
 -- lease_view --
 -- What a lease call must know first: [expired workers, settling, next due, suspects of
--- app ?3, paused, open keys, parked lanes].
+-- app ?3, paused, open keys, parked lanes, pauses of that app].
 select
     exists (select 1 from workers where ended_at is null and (boot_id <> ?1 or expires_at <= ?2)),
     exists (select 1 from settling) or exists (select 1 from reviving) or exists (select 1 from revivable)
@@ -285,7 +285,8 @@ select
     (select count(*) from jobs where row_state = 3 and app = ?3),
     (select value from meta where name = 'paused') = '1',
     exists (select 1 from open_keys),
-    exists (select 1 from lanes where parked_on is not null)
+    exists (select 1 from lanes where parked_on is not null),
+    exists (select 1 from pauses where app = ?3)
 
 -- ready_lanes --
 -- The first ?2 ready lanes of each group of ?1 for tasks ?3 of app ?4: [lane, group, limit_keys, task].
@@ -1576,6 +1577,44 @@ where id in (select value from jsonb_each(?1)) and row_state = 7
 -- ?1 = [job, …], ?2 = now.
 update units set retired_at = ?2 where job_id in (select value from jsonb_each(?1))
 
+-- add_pause --
+-- A unit, or all of a schedule, of app ?1 is paused, unless it is.
+insert into pauses (app, name, paused_at) values (?1, ?2, ?3) on conflict do nothing
+
+-- drop_pause --
+-- The pause of a name of app ?1 ends.
+delete from pauses where app = ?1 and name = ?2
+
+-- find_pauses --
+-- Those of the names ?1 = [name, …] of app ?2 that are paused.
+select json_group_array(pauses.name) from jsonb_each(?1) as wanted
+cross join pauses on pauses.app = ?2 and pauses.name = wanted.value
+
+-- list_pauses --
+-- What is paused of an app, or of all, by name; at most ?2.
+select distinct name from pauses where ?1 is null or app = ?1 order by name limit ?2
+
+-- copy_pauses --
+-- What is paused of app ?1 is paused of app ?2.
+insert into pauses (app, name, paused_at) select ?2, name, paused_at from pauses where app = ?1 on conflict do nothing
+
+-- drop_pauses --
+-- Nothing of an app is paused.
+delete from pauses where app = ?1
+
+-- lay_aside --
+-- Units that were leased just now wait, since they are paused; ?1 = [job, …], ?2 = now.
+update jobs set row_state = 0, worker = null, solo = 0, cell = 0, updated_at = ?2
+where id in (select value from jsonb_each(?1)) and row_state = 4
+
+-- resume_units --
+-- The unit, or all units of the schedule, ?1 of app ?2 that wait are due again; ?3 = now. Answers their lanes.
+update jobs set row_state = 1, updated_at = ?3 where row_state = 0 and id in (
+    select unit.id from units cross join jobs as unit on unit.id = units.job_id
+    cross join lanes on lanes.id = unit.lane_id
+    where units.key >= ?1 and units.key < ?1 || ';' and unit.app = ?2 and ?1 in (units.key, lanes.task)
+) returning lane_id
+
 -- forget_cursors --
 -- ?1 = [name, …].
 delete from cursors where name in (select value from jsonb_each(?1))
@@ -1860,7 +1899,7 @@ select key from jobs where row_state < 5 and pending <> (
 
 -- check_waiting --
 -- Jobs that wait for nobody, or do not wait although they must.
-select key from jobs where (row_state = 0) <> (pending > 0)
+select key from jobs where (row_state = 0) <> (pending > 0) and not exists (select 1 from units where units.job_id = jobs.id)
 
 -- check_workers --
 -- Jobs whose worker does not fit their state.
@@ -1944,6 +1983,8 @@ select state, sum(counted), sum(kept) from (
 -- Units that contradict themselves or their jobs.
 select 'Unit ' || units.key || ' has no job' from units
 where not exists (select 1 from jobs where jobs.id = units.job_id and jobs.key = units.key)
+union all
+select 'Unit ' || key || ' waits, and is not paused' from unit_rows where row_state = 0 and paused_at is null
 union all
 select 'Unit ' || units.key || ' was retired, and may tick' from units join jobs on jobs.id = units.job_id
 where units.retired_at is not null and (jobs.row_state < 5 or jobs.row_state = 7)

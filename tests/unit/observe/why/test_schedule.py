@@ -97,6 +97,26 @@ def test_one_that_is_not_due_says_when_it_is() -> None:
     )
 
 
+def test_a_paused_one_says_so_before_anything_else() -> None:
+    pause = {"paused_by": KEY, "paused_at": NOW - seconds(60)}
+    due = NOW - seconds(25)
+
+    found = explain_unit(facts(unit(JobState.WAITING, due_at=due, **pause), workers=()))
+    runs = explain_unit(facts(unit(JobState.IN_PROGRESS, **pause)))
+
+    assert found.gate is Gate.PAUSED
+    assert found.sentence == f"{KEY!r} is paused since 2027-01-15 07:59:00Z (1:00)."
+    assert found.command == f"penstock schedule resume {KEY}"
+    assert found.details[0] == (
+        "Since then 2 occurrences have passed, which are skipped and counted (every 10 s)."
+    )
+    assert found.details[1].startswith(f"Behind that: No daemon serves {KEY!r}")
+    assert runs.gate is not Gate.PAUSED
+    assert (
+        f"{KEY!r} is paused since 2027-01-15 07:59:00Z (1:00); this tick goes on." in runs.details
+    )
+
+
 def test_a_degraded_one_says_what_failed_how_often_and_when_it_is_tried_again() -> None:
     subject = unit(
         due_at=NOW - seconds(95), available_at=NOW + seconds(30), attempts=2, last_error=OWN

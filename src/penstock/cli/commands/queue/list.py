@@ -21,7 +21,7 @@ from penstock.cli.target import (
     warn_of_unknown_task,
 )
 from penstock.model.dataset import task_name
-from penstock.model.job import Job, JobId, JobState
+from penstock.model.job import Job, JobId, JobKind, JobState
 from penstock.operate.actions import state_named, stored_tasks
 from penstock.stores.protocol import JobFilter, Store
 from penstock.terminal_text import escaped, format_document, iso_time, say, write
@@ -120,6 +120,8 @@ def _line(job: Job, app_width: int, task_width: int) -> str:
 
 def _note(job: Job) -> str:
     """The one thing that a reader of this line asks next."""
+    if job.state is JobState.WAITING and job.kind is JobKind.TICK:
+        return "is due, and paused"
     if job.state is JobState.WAITING:
         return f"waits for {job.pending:,}"
     if job.state is JobState.IN_PROGRESS:

@@ -11,6 +11,7 @@ from penstock.clock import MICROSECONDS, SystemClock
 from penstock.model.job import JobState
 from penstock.model.views import Stats
 from penstock.model.worker import UnresponsiveWorker, unresponsive_workers
+from penstock.observe.phrases import some
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
 from penstock.sentences import counted
@@ -55,6 +56,7 @@ def document_of(found: Stats, silent: Collection[UnresponsiveWorker]) -> dict[st
         "workers": max(found.workers - len(silent), 0),
         "workers_silent": len(silent),
         "paused": found.paused,
+        "paused_schedules": [*found.paused_schedules],
     }
 
 
@@ -82,6 +84,8 @@ def lines_of(
         lines.append(f"{found.suspects:,} jobs are in quarantine after a crash.")
     if found.paused:
         lines.append("The queue is paused.")
+    if found.paused_schedules:
+        lines.append(f"Paused: {escaped(some(found.paused_schedules))}.")
     lines.append(f"Workers alive: {max(found.workers - len(silent), 0):,}.")
     if silent:
         last = format_duration(max(one.lease_seconds for one in silent))

@@ -280,6 +280,7 @@ def test_stats_are_the_documented_document(command: Command, project: Path) -> N
         "workers",
         "workers_silent",
         "paused",
+        "paused_schedules",
         "calls",
     ]
     assert set(document["states"]) == set(JobState)
