@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.app.run import Runner
     from penstock.config.load import LoadedSettings
     from penstock.config.settings import Settings
+    from penstock.definitions.table import Table
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
     from penstock.model.run import OnProgress, RunReport
     from penstock.model.views import PurgedJobs, RerunJobs, RetriedJobs
@@ -92,6 +93,7 @@ class Penstock:
         self.preflights = self.registry.preflights
         self.schedules = self.registry.schedules
         self.datasets = self.registry.datasets
+        self.tables = self.registry.tables
         self._kept_queue: Queue | None = None
         self._kept_runner: Runner | None = None
         self._lock = threading.Lock()
@@ -555,6 +557,41 @@ class Penstock:
             return made
 
         return decorate  # type: ignore[return-value]  # the function's parameters are kept
+
+    def table(
+        self,
+        name: str,
+        *,
+        seed: int = 0,
+        buffer_size: int = 64,
+        max_row_groups: int = 4,
+        early_stop: float | None = 0.5,
+        early_stop_window: int = 50,
+    ) -> Table:
+        """Define a table: rows to be made, whose columns are declared on what this returns.
+
+        Args:
+            name: what it is called; no dataset of the app has the same name.
+            seed: of everything that is drawn: the same seed gives the same values.
+            buffer_size: how many rows a row group has: it is one job, and one file.
+            max_row_groups: how many of them are in flight at once.
+            early_stop: the run ends if more than this part of the last cells failed for good;
+                None: it goes on.
+            early_stop_window: how many finished cells are looked at.
+        """
+        from penstock.definitions.table import Table, TableOptions, check_installed
+
+        check_installed(f"Table {name!r}")
+        options = TableOptions(
+            seed=seed,
+            buffer_size=buffer_size,
+            max_row_groups=max_row_groups,
+            early_stop=early_stop,
+            early_stop_window=early_stop_window,
+        )
+        made = Table(name, options)
+        self.registry.add_table(made)
+        return made
 
     def load(
         self,

@@ -77,6 +77,7 @@ class Queue:
         check_budgets(loaded, registry.all_tasks, registry.providers)
         check_partitions(loaded, registry.dimensions)
         registry.check_datasets()
+        registry.check_tables()
         return loaded
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of an app: its tasks, providers, partitions, schedules, preflights and datasets."""
+"""Registry of an app: tasks, providers, partitions, schedules, preflights, datasets, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.partitions import Partitions
@@ -18,6 +18,9 @@ from penstock.model.job import PREFLIGHT, SCHEDULE, SLICE, JobKind, kind_of_name
 from penstock.model.names import check_app_name
 from penstock.planning.graph import validate
 from penstock.retry.policy import RetryPolicy
+
+if TYPE_CHECKING:
+    from penstock.definitions.table import Table
 
 D = TypeVar("D")
 
@@ -35,7 +38,8 @@ class Registry:
         self.preflights: dict[str, Preflight[..., Any]] = {}  # by task: preflight:NAME
         self.schedules: dict[str, Schedule[..., Any]] = {}  # by task: schedule:NAME
         self.datasets: dict[str, Dataset[..., Any]] = {}
-        self._folders: dict[str, str] = {}  # names of datasets, by what they are without case
+        self.tables: dict[str, Table] = {}
+        self._folders: dict[str, str] = {}  # datasets and tables, by their names without case
         self.retry_policy = RetryPolicy()
 
     @property
@@ -58,6 +62,11 @@ class Registry:
     def check_datasets(self) -> None:
         """Refuse unknown needs and cycles of the whole graph, in one UsageError."""
         validate(self.dataset_specs.values())
+
+    def check_tables(self) -> None:
+        """Refuse, in one UsageError, what is wrong with the first table that has a mistake."""
+        for table in self.tables.values():
+            table.validate()
 
     def add_provider(self, provider: Provider) -> None:
         self._add(self.providers, provider.name, provider, "providers", "")
@@ -83,18 +92,14 @@ class Registry:
         self._add(self.preflights, preflight.name, preflight, "preflights")
 
     def add_dataset(self, dataset: Dataset[..., Any]) -> None:
-        """Refuses a name that differs in case only from another.
+        """Refuses a name that a table has, or that differs in case only from another."""
+        self._take_folder("dataset", dataset.name, self.tables)
+        self._add(self.datasets, dataset.name, dataset, "datasets")
 
-        Where a file system ignores case, two folders would be one, and be swept as one.
-        """
-        name = dataset.name
-        other = self._folders.setdefault(name.casefold(), name)
-        if other != name:
-            raise UsageError(
-                f"The datasets {name!r} and {other!r} differ in case only, and would be one "
-                "folder on some file systems; rename one."
-            )
-        self._add(self.datasets, name, dataset, "datasets")
+    def add_table(self, table: Table) -> None:
+        """Refuses a name that a dataset has, or that differs in case only from another."""
+        self._take_folder("table", table.name, self.datasets)
+        self._add(self.tables, table.name, table, "tables", "")
 
     def find_task(self, name: str) -> Task[..., Any]:
         """The task of this name; UnknownTask with the nearest ones."""
@@ -118,6 +123,21 @@ class Registry:
                 "define the dataset."
             )
         return dataset
+
+    def _take_folder(self, kind: str, name: str, others: Iterable[str]) -> None:
+        """Where a file system ignores case, two folders would be one, and be swept as one."""
+        if name in others:
+            other = "table" if kind == "dataset" else "dataset"
+            raise UsageError(
+                f"The app {self.name!r} has a {other} named {name!r}, and a {kind} of that name "
+                "would have the same folder; rename one."
+            )
+        other = self._folders.setdefault(name.casefold(), name)
+        if other != name:
+            raise UsageError(
+                f"The {kind}s {name!r} and {other!r} differ in case only, and would be one "
+                "folder on some file systems; rename one."
+            )
 
     def _add(
         self, table: dict[str, D], key: str, made: D, kind: str, hint: str = ", or give it a name="

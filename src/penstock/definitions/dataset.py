@@ -171,20 +171,20 @@ def _fingerprint(function: Callable[..., Any]) -> str | None:
     if not isinstance(code, CodeType):
         return None
     python = f"{importlib.util.MAGIC_NUMBER.hex()}-{sys.flags.optimize}"  # what compiled it
-    digest = hashlib.blake2b(_constant_text(code).encode(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(constant_text(code).encode(), digest_size=8).hexdigest()
     return f"{python}:{digest}"
 
 
-def _constant_text(value: object) -> str:
+def constant_text(value: object) -> str:
     """A constant of compiled code, or such code, in words that are the same in every process."""
     if isinstance(value, CodeType):
         names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
-        constants = [_constant_text(one) for one in value.co_consts]
+        constants = [constant_text(one) for one in value.co_consts]
         return repr((value.co_code, names, value.co_flags, value.co_exceptiontable, constants))
     if isinstance(value, tuple):
-        return repr([_constant_text(one) for one in value])
+        return repr([constant_text(one) for one in value])
     if isinstance(value, frozenset):
-        return repr(sorted(_constant_text(one) for one in value))
+        return repr(sorted(constant_text(one) for one in value))
     return f"{type(value).__name__} {value!r}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from decimal import Decimal
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -16,7 +17,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from penstock.clock import Duration
-from penstock.errors import ProviderNotAvailableHere, UsageError
+from penstock.errors import ProviderNotAvailableHere, StrictJsonError, UsageError
+from penstock.model import strict_json
 from penstock.model.names import check_name
 from penstock.model.provider import (
     ALGORITHMS,
@@ -35,6 +37,9 @@ from penstock.model.request import ReplyClassifier
 from penstock.redaction.secrets import Secret
 
 PARALLEL_MAX = 1_000_000  # requests at once; more is a slip of the pen
+
+#: What a column of a table puts into a request itself.
+OURS = ("messages", "model", "prompt", "response_format", "stream", "system")
 
 #: HTTP libraries for which there are clients.
 Library = Literal["httpx2", "httpx", "aiohttp", "requests"]
@@ -175,6 +180,10 @@ class Provider:
         """The same for a sync SDK in a thread."""
         return self.clients.http_client_sync(library)
 
+    def model(self, name: str, /, **parameters: Any) -> Model:  # noqa: ANN401 (JSON)
+        """One of its models, for columns of tables; parameters go into each request as they are."""
+        return Model(self, name, parameters)
+
     def bind(self, clients: ProviderClients) -> None:
         """A run begins."""
         if self._clients is not None:
@@ -198,6 +207,39 @@ class Provider:
                 "task that runs on the loop or in a thread."
             )
         return self._clients
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of a provider, and what is said to it in every request."""
+
+    provider: Provider
+    name: str
+    parameters: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        check_name(f"model name of provider {self.provider.name!r}", self.name)
+        check_parameters(f"Model {self.name!r} of provider {self.provider.name!r}", self.parameters)
+
+
+def check_parameters(what: str, parameters: object) -> None:
+    """Refuse parameters of a model that are no JSON, or that columns of tables say themselves."""
+    if not isinstance(parameters, Mapping):
+        raise UsageError(
+            f"{what}: parameters= is a mapping such as {{'temperature': 0.5}}, got "
+            f"{parameters!r:.100}."
+        )
+    for name in parameters:
+        if name in OURS:
+            raise UsageError(
+                f"{what}: the parameter {name!r} is said by each column itself; leave it out."
+            )
+    try:
+        strict_json.check(dict(parameters))
+    except StrictJsonError as error:
+        raise UsageError(
+            f"{what}: parameters go into requests as JSON, and {error.path} is {error.problem}."
+        ) from None
 
 
 #: What `uses=` takes: a provider, or "NAME", or "NAME/MODEL"; or several of them.
