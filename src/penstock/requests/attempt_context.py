@@ -67,9 +67,39 @@ class AttemptContext:
         self._waited_seconds = 0.0  # in waits that have ended
         self._waiting = 0
         self._stop_listeners: dict[Callable[[], object], None] = {}
+        self._whole: AttemptContext | None = None  # whose part it is
 
     def __repr__(self) -> str:
         return f"<AttemptContext of {self.job!r}: {self.stop_reason or 'may send'}>"
+
+    def part(
+        self,
+        name: str,
+        *,
+        deadline: float = inf,
+        on_first_request: Callable[[], None] | None = None,
+        on_wait: Callable[[bool], None] | None = None,
+    ) -> AttemptContext:
+        """Return the context of a part of the attempt, such as a cell of a table.
+
+        It waits by itself and its calls are its own; what stops the attempt stops it, until it is
+        dissolved.
+        """
+        context = AttemptContext(self.job, deadline, on_first_request, on_wait, self._on_call)
+        context._called = self._called
+        context.calls = None if self.calls is None else self.calls.part(name)
+        context._whole = self
+        self.on_stop(context._stop_with_whole)
+        return context
+
+    def dissolve(self) -> None:
+        """End a part of an attempt; safe to repeat."""
+        if self._whole is not None:
+            self._whole.forget(self._stop_with_whole)
+
+    def _stop_with_whole(self) -> None:
+        if self._whole is not None:
+            self.stop(self._whole.stop_reason or "has ended")
 
     def stop(self, reason: str) -> None:
         """Let nothing be sent from now on ("was cancelled"), and interrupt calls of threads."""

@@ -210,6 +210,7 @@ class PaidCall:
         self._is_framed = False  # its head says how its body ends
         self._recorder: BodyRecorder | None = None
         self._answering: asyncio.Future[None] | None = None
+        self._delivered: Answer | None = None  # its answer, without the body
 
     def __repr__(self) -> str:
         return f"<PaidCall {self.key.fingerprint}/{self.key.ordinal} of {self._calls!r}>"
@@ -346,8 +347,8 @@ class PaidCall:
         except BaseException:
             self._free_key()
             raise
-        if self._has_key:
-            self._calls.last = self.key
+        if self._has_key and self._delivered is not None:
+            self._calls.deliver(self._delivered, is_reused=False)
 
     def _answer(self, recorder: BodyRecorder, reported: ReportedUsage) -> asyncio.Future[None]:
         self._is_in_flight = False
@@ -364,6 +365,7 @@ class PaidCall:
             self._calls.job.token,
             is_estimated,
         )
+        self._delivered = msgspec.structs.replace(answer, body=None)
         state = CallState.SPOILED if body is None else CallState.ANSWERED
         self._note(state)
         written = self._writer.answered(answer)

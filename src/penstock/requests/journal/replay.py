@@ -73,7 +73,7 @@ class PaidCalls:
             if found is not None and found.state is CallState.ANSWERED:
                 answer = await self._writer.answer_of(key)
                 if answer is not None and answer.body is not None:
-                    self._reuse(calls, key, found.model)
+                    self._reuse(calls, answer, found.model)
                     return answer
             elif found is not None and found.state is CallState.OPEN and self.rules.holds_in_doubt:
                 await self._hold(calls)
@@ -103,25 +103,26 @@ class PaidCalls:
     async def _look_up(self, calls: AttemptCalls, key: CallKey) -> EarlierCall | None:
         """Return an earlier equal call; what earlier attempts journaled is read once."""
         if not calls.is_first:
-            if calls.reading is None:
-                calls.reading = self._writer.spawn(self._read(calls))
+            journaled = calls.journaled
+            if journaled.reading is None:
+                journaled.reading = self._writer.spawn(self._read(calls))
             try:
-                await asyncio.shield(calls.reading)
+                await asyncio.shield(journaled.reading)
             except StoreError:
-                calls.reading = None  # the next call tries again
+                journaled.reading = None  # the next call tries again
                 raise
         return calls.earlier(key)
 
     async def _read(self, calls: AttemptCalls) -> None:
         calls.remember(await self._writer.calls(calls.job.id))
 
-    def _reuse(self, calls: AttemptCalls, key: CallKey, model: str) -> None:
-        calls.last = key
+    def _reuse(self, calls: AttemptCalls, answer: Answer, model: str) -> None:
+        calls.deliver(answer, is_reused=True)
         day = utc_day(round(self._clock.now() * MICROSECONDS))
         provider = self.rules.provider
         task = task_name(calls.job.task)
         self._writer.reused(
-            key, accounts_of(self._run_id, day, task, provider, model, self.rules.app)
+            answer.key, accounts_of(self._run_id, day, task, provider, model, self.rules.app)
         )
 
     async def _hold(self, calls: AttemptCalls) -> None:
