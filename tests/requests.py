@@ -57,6 +57,7 @@ class ScriptedLimit:
         self.blocked_until = -inf
         self.ceiling: float | None = None
         self.consecutive_refusals = 0
+        self.forgives = False  # a refusal changes nothing
         self.endings: list[RequestReleaseOutcome] = []
         self.marks: set[int] = set()  # of requests in flight
         self._last_mark = 0
@@ -95,11 +96,14 @@ class ScriptedLimit:
         self.marks.remove(mark)
         assert in_flight_after == len(self.marks)
         self.endings.append(ending)
-        if ending.outcome is RequestOutcome.RATE_LIMITED:
+        if ending.outcome is RequestOutcome.RATE_LIMITED and not self.forgives:
             self.blocked_until = max(self.blocked_until, now + (ending.retry_after_seconds or 0.0))
             self.consecutive_refusals += 1
             return (LimitChange.DECREASED,)
         return ()
+
+    def pause(self, now: float, seconds: float) -> None:
+        self.blocked_until = max(self.blocked_until, now + seconds)
 
     def learned(self) -> LearnedLimit:
         return LearnedLimit()

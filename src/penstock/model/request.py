@@ -72,6 +72,13 @@ class RequestReleaseOutcome(msgspec.Struct, frozen=True, gc=False):
     said: str = ""  # what the provider wrote then, redacted
     doubt: str = ""  # why the wait is not the one that it asks for
 
+    @property
+    def pause_seconds(self) -> float:
+        """For how long the provider asks to be left alone; 0: it does not."""
+        is_refused = self.outcome is RequestOutcome.RATE_LIMITED
+        told = self.retry_after_seconds if is_refused else None
+        return max([told or 0.0, *(reading.used_up_seconds for reading in self.readings)])
+
     def tokens_of(self, reserved: float) -> float:
         """What was used of so many; without a count all of them, unless it was not served."""
         if self.tokens_used is not None:

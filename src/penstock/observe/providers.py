@@ -10,7 +10,8 @@ import msgspec
 
 from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
-from penstock.model.views import StoredLimit, WorkerView
+from penstock.model.provider import ANY, ProviderModelKey
+from penstock.model.views import StoredCooldown, StoredLimit, WorkerView
 from penstock.model.worker import ProviderUse, ReportedUse, reported_uses
 from penstock.observe.phrases import sum_known
 
@@ -79,6 +80,13 @@ class LearnedBefore(msgspec.Struct, frozen=True, kw_only=True):
     seconds_ago: float
 
 
+class KeptCooldown(msgspec.Struct, frozen=True):
+    """A long pause that a provider asked for: no process of the store sends before its end."""
+
+    seconds: float  # that are left
+    until_at: int
+
+
 def binding_of(use: LiveLimit | ProviderUse, cooldown_seconds: float) -> Binding:
     """The first of the limits that holds requests back."""
     if cooldown_seconds > 0:
@@ -101,13 +109,22 @@ class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     live: LiveLimit | None = None
     learned: LearnedBefore | None = None
+    cooldown: KeptCooldown | None = None
 
 
 def provider_rows(
-    workers: Iterable[WorkerView], kept: Iterable[StoredLimit], now: int
+    workers: Iterable[WorkerView],
+    kept: Iterable[StoredLimit],
+    now: int,
+    cooldowns: Iterable[StoredCooldown] = (),
 ) -> list[ProviderRow]:
-    """One row for each model that a live worker uses or a run has learned about, by name."""
+    """One row for each model that a worker uses, a run knows, or that cools down, by name."""
     uses = reported_uses(workers)
+    cooling: dict[ProviderModelKey, KeptCooldown] = {}
+    for one in sorted(cooldowns, key=lambda one: one.left_seconds):  # of several keys the longest
+        if one.left_seconds > 0 and one.key.model != ANY:
+            key = ProviderModelKey(one.key.provider, one.key.model)
+            cooling[key] = KeptCooldown(one.left_seconds, one.until_at)
     learned = {one.key: found for one in kept if (found := _learned(one, now)) is not None}
     return [
         ProviderRow(
@@ -115,8 +132,9 @@ def provider_rows(
             model=key.model,
             live=_live(uses[key], now) if key in uses else None,
             learned=learned.get(key),
+            cooldown=cooling.get(key),
         )
-        for key in sorted({*uses, *learned})
+        for key in sorted({*uses, *learned, *cooling})
     ]
 
 

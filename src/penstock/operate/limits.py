@@ -114,3 +114,12 @@ def set_paused(store: Store, paused: bool) -> bool:
     answer(store.set_paused(paused), store)
     audit(store.url, "Paused the queue" if paused else "Resumed the queue")
     return True
+
+
+def end_cooldowns(store: Store, provider: str) -> int:
+    """Forget the long cool-downs of a provider; how many had not ended."""
+    kept = [one for one in answer(store.cooldowns(), store) if one.key.provider == provider]
+    for one in kept:
+        answer(store.end_cooldown(one.key), store)
+    audit(store.url, "Cool-downs of provider %r ended: %d", provider, len(kept))
+    return sum(one.left_seconds > 0 for one in kept)

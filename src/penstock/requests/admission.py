@@ -264,6 +264,11 @@ class RequestAdmissionController:
         self.core.set_share(share, self._monotonic())
         self._pump()
 
+    def pause(self, resource: RequestResourceKey, seconds: float) -> None:
+        """Let nothing leave for so long: another process was told so."""
+        self.core.pause(resource, seconds, self._monotonic())
+        self._pump_soon()
+
     def close_account(self, provider: str, said: str) -> AccountClosed:
         """Shut the account of a provider whose key cannot be read; return what to raise."""
         self.core.close_account(provider, said, self._monotonic())

@@ -8,11 +8,13 @@ it belongs to is closed. It goes to the provider's base URL and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from hashlib import blake2b
 
 from penstock.errors import ConfigError
 from penstock.redaction.secrets import Secret
 from penstock.requests.redirects import origin_of
 
+MARK_BYTES = 4  # enough to tell keys apart, too few to find one by trying
 ANTHROPIC_VERSION = "2023-06-01"
 _SDK_AGENT = "openai/python"  # in the user agent of OpenAI's SDK, whatever its class is called
 
@@ -48,6 +50,16 @@ class Credentials:
     def is_empty(self) -> bool:
         """True if requests carry only what their callers give them."""
         return self._api_key is None and not self._headers
+
+    @property
+    def mark(self) -> str:
+        """Tells this account from those of other keys, without the key; empty: none is known."""
+        if self.is_empty:
+            return ""
+        if self._read is None:
+            self.refresh()
+        known = sorted((self._read or {}).items())
+        return blake2b(repr((self._origin, known)).encode(), digest_size=MARK_BYTES).hexdigest()
 
     def apply(self, url: str, headers: MutableMapping[str, str]) -> None:
         """Add what a request has not got itself, if it goes to the provider.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance of a worker: saves learned limits, prunes old calls, and finds dead workers."""
+"""Maintenance of a worker: learned limits, shared cool-downs, old calls, and dead workers."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ class Maintenance:
         spawn = self._core.parts.loop.spawn
         if providers is not None and providers.is_due:
             spawn(providers.save())
+        if providers is not None and providers.shared.is_due:
+            spawn(providers.shared.share())
         if self._abandoned.is_due and tick.is_registered:
             spawn(self._abandoned.look())
         if pruning is not None and pruning.is_due and tick.is_registered:

@@ -59,9 +59,10 @@ from penstock.requests.journal.paid_policy import PaidPolicy
 from penstock.requests.journal.replay import PaidCalls
 from penstock.requests.journal.writer import JournalWriter
 from penstock.requests.redirects import SAME_ORIGIN, Redirects
-from penstock.stores.protocol import JournalStore, LearnedLimitStore
+from penstock.stores.protocol import CooldownStore, JournalStore, LearnedLimitStore
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import Attempt
+from penstock.worker.cooldowns import SharedCooldowns
 from penstock.worker.give_up import GiveUp
 from penstock.worker.learned_uses import LearnedUses
 from penstock.worker.provider_pressure import ProviderPressure
@@ -160,7 +161,7 @@ def scaled(limit: LearnedLimit, factor: float) -> LearnedLimit:
     )
 
 
-class ProviderStore(LearnedLimitStore, JournalStore, Protocol):
+class ProviderStore(LearnedLimitStore, CooldownStore, JournalStore, Protocol):
     """What serving providers asks of a store."""
 
     @property
@@ -221,6 +222,7 @@ class ProviderRun:
             self._journal = JournalWriter(store, StoreRetry(log, clock, rand), budgets)
         self._lending: SlotLending | None = None
         self._credentials = {one.provider.name: _credentials(one) for one in served}
+        self.shared = SharedCooldowns(store, clock, self._admission, self._account_of)
         self._give_up = GiveUp({}, clock, self._failing_since)
         self._uses = LearnedUses()
         self._on_use: Callable[[str, Hashable | None], None] | None = None
@@ -255,8 +257,9 @@ class ProviderRun:
         return self._lending
 
     async def begin(self) -> None:
-        """Read what was learned, and serve."""
+        """Read what was learned, and who is to be left alone; then serve."""
         await self._learned.load()
+        await self.shared.share()
         unprepared = [clients for _, clients in self._clients if not clients.is_simulated]
         if unprepared:
             await asyncio.to_thread(_prepare, unprepared)
@@ -272,6 +275,7 @@ class ProviderRun:
             self._lending.close()
         self._admission.shut()
         await _within(self.save())
+        await _within(self.shared.write())
         for _, clients in self._clients:
             await _within(clients.aclose())
         if self._journal is not None:
@@ -475,6 +479,12 @@ class ProviderRun:
         if has_changed:
             self._admission.probe_account(provider)
         return has_changed
+
+    def _account_of(self, provider: str) -> str | None:
+        """Tells the keys of a provider apart; None: it is not served here."""
+        named = (x for name, x in self._credentials.items() if self.counted_as(name) == provider)
+        found = next(named, None)
+        return None if found is None else found.mark
 
     # ── Building ──────────────────────────────────────────────────────────────────────────────
 

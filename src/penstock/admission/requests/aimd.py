@@ -93,6 +93,9 @@ class Aimd:
             return self._succeeded(now)
         return ()
 
+    def pause(self, now: float, seconds: float) -> None:
+        self.blocked_until = max(self.blocked_until, now + seconds)
+
     def learned(self) -> LearnedLimit:
         """Return where it was refused, or how far it has come since."""
         if self._ceiling is None:

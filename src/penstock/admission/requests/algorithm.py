@@ -25,6 +25,10 @@ LATENCY_SECONDS_MAX = 3_600.0  # pace follows it
 #: says nothing of how many requests may be in flight, or of how many a second.
 QUOTA_SECONDS = 300.0
 
+#: A pause of so long that a provider asks for is told to the other processes of the store, which
+#: read it once a second: a shorter one would be over about when they hear of it.
+SHARED_SECONDS = 5.0
+
 
 class LimitMode(StrEnum):
     """What the provider seems to limit."""
@@ -119,6 +123,10 @@ class LimitAlgorithm(Protocol):
         ending: RequestReleaseOutcome,
     ) -> Sequence[LimitChange]:
         """Learn from the end of a request. Local outcomes change nothing."""
+        ...
+
+    def pause(self, now: float, seconds: float) -> None:
+        """Let nothing leave for so long: another process was told so. Nothing is learned."""
         ...
 
     def learned(self) -> LearnedLimit:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from penstock.admission.requests.alarms import AlarmHeap
-from penstock.admission.requests.algorithm import LimitAlgorithm
+from penstock.admission.requests.algorithm import SHARED_SECONDS, LimitAlgorithm
 from penstock.admission.requests.decisions import (
     CHANGES,
     PendingEvents,
@@ -36,7 +36,7 @@ from penstock.admission.requests.provider_tree import (
 from penstock.errors import InternalError
 from penstock.events.kinds import RequestEventKind as Kind
 from penstock.model.lease import ReleaseReason, ReleaseResult
-from penstock.model.provider import ProviderModelKey, RequestResourceKey
+from penstock.model.provider import ANY, ProviderModelKey, RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 
 _RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)
@@ -68,6 +68,7 @@ class AdaptiveRequestAdmissionController:
         self._is_shut = False
         self._listeners: tuple[RequestListener, ...] = ()
         self.waiting = 0
+        self._long_cooldowns: dict[RequestResourceKey, float] = {}  # not taken yet: until when
         self.changes = 0  # of anything that a snapshot shows
         self.pending_events = PendingEvents()
         self.tracks_pressure = False  # somebody asks for `take_pressure_changes`
@@ -227,6 +228,41 @@ class AdaptiveRequestAdmissionController:
     def set_share(self, share: ProcessShare, now: float) -> None:
         """Change this process's share of every cap. Pump after it."""
         self._changed(self.tree.set_share(share, now), now)
+
+    def pause(self, resource: RequestResourceKey, seconds: float, now: float) -> None:
+        """Let nothing leave for so long: another process was told so. Pump after it.
+
+        A model whose domains have limits of their own pauses in the one that is meant; with `*` in
+        those that are known.
+        """
+        key = resource.provider_model
+        model = self.tree.models.get(key) or self.tree.make_model(key, now)
+        gates = [model.gate]
+        if model.has_domain_limits:
+            if resource.domain != ANY and resource not in self.tree.resources:
+                self._make(resource, now)
+            gates = [
+                domain.gate
+                for domain in model.domains.values()
+                if resource.domain in (ANY, domain.key.domain)
+            ]
+        for algorithm in filter(None, (gate.algorithm for gate in gates)):
+            if algorithm.blocked_until < now + seconds:
+                algorithm.pause(now, seconds)
+                self._note_cooldown(model, algorithm.blocked_until, now)
+                self.changes += 1
+
+    @property
+    def has_long_cooldowns(self) -> bool:
+        return bool(self._long_cooldowns)
+
+    def take_long_cooldowns(self) -> dict[RequestResourceKey, float]:
+        """Return the long cool-downs that began since last time: monotonic, until when.
+
+        With `*` as domain they are of the model, whatever the domain.
+        """
+        taken, self._long_cooldowns = self._long_cooldowns, {}
+        return taken
 
     def close_account(self, provider: str, said: str, now: float) -> None:
         """Shut the account of a provider whose key cannot be read. Pump after it."""
@@ -427,6 +463,7 @@ class AdaptiveRequestAdmissionController:
         lease: RequestAdmissionLease,
         now: float,
     ) -> ReleaseResult:
+        until_before = algorithm.blocked_until
         try:
             changes = algorithm.ended(now, domain.limited.in_flight, mark, outcome)
         except Exception as error:  # the slot is free whatever it thinks
@@ -434,14 +471,13 @@ class AdaptiveRequestAdmissionController:
             problem = f"the limit algorithm raised {type(error).__name__}"
             self.pending_events.add(Kind.REQUEST_RELEASE_DIAGNOSTIC, domain.key, reason=problem)
             return ReleaseResult(True, ReleaseReason.RELEASED, {"algorithm": problem})
-        model = domain.model
-        until = algorithm.blocked_until
-        if until > model.cooldown_until and until > now:
-            model.cooldown_until = until
-            if self.tracks_pressure:
-                if model.cooldown_alarm is not None:
-                    self._cooldowns.cancel(model.cooldown_alarm)
-                model.cooldown_alarm = self._cooldowns.add(until, model)
+        self._note_cooldown(domain.model, algorithm.blocked_until, now)
+        is_long = outcome.pause_seconds >= SHARED_SECONDS
+        if is_long and algorithm.blocked_until > max(until_before, now + SHARED_SECONDS / 2):
+            limited = domain.key
+            if not domain.model.has_domain_limits:
+                limited = limited._replace(domain=ANY)
+            self._long_cooldowns[limited] = algorithm.blocked_until
         if self.pending_events.is_on:
             if outcome.outcome is RequestOutcome.RATE_LIMITED:
                 rest = outcome.retry_after_seconds
@@ -455,6 +491,16 @@ class AdaptiveRequestAdmissionController:
                     CHANGES[change], lease.item, numbers, lease_id=lease.lease_id
                 )
         return _RELEASED
+
+    def _note_cooldown(self, model: ModelLevel, until: float, now: float) -> None:
+        """Note until when nothing leaves for a model, and wake at its end who waits."""
+        if until <= max(model.cooldown_until, now):
+            return
+        model.cooldown_until = until
+        if self.tracks_pressure:
+            if model.cooldown_alarm is not None:
+                self._cooldowns.cancel(model.cooldown_alarm)
+            model.cooldown_alarm = self._cooldowns.add(until, model)
 
     def _not_held(self, lease: RequestAdmissionLease, held: _Held | None) -> ReleaseResult:
         if lease.controller_generation != self._generation:

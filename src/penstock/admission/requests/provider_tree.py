@@ -158,7 +158,7 @@ class ProviderTree:
     def make(self, resource: RequestResourceKey, now: float) -> DomainLevel:
         """Make the level of a resource that nobody has asked for yet."""
         key = resource.provider_model
-        model = self.models.get(key) or self._make_model(key, now)
+        model = self.models.get(key) or self.make_model(key, now)
         domain = DomainLevel(resource, model)
         if model.has_domain_limits:
             domain.gate.algorithm = self._algorithm(model, now)
@@ -193,7 +193,8 @@ class ProviderTree:
                 changed.append(model)
         return changed
 
-    def _make_model(self, key: ProviderModelKey, now: float) -> ModelLevel:
+    def make_model(self, key: ProviderModelKey, now: float) -> ModelLevel:
+        """Make the level of a model that nobody has asked for yet."""
         if len(self.models) >= self._models_kept:
             self._forget_idle(now)
         provider = self.provider(key.provider, now)

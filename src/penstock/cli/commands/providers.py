@@ -4,22 +4,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
+import typer
 
 from penstock.cli.render.money import budget_document, money_lines
-from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
+from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import MICROSECONDS, SystemClock
 from penstock.config.budgets import budgets_of
 from penstock.model.spending import TOTAL_SPAN, utc_day
 from penstock.model.views import WorkerView
 from penstock.model.worker import responsive_workers
-from penstock.observe.providers import LearnedBefore, LiveLimit, ProviderRow, provider_rows
+from penstock.observe.providers import (
+    KeptCooldown,
+    LearnedBefore,
+    LiveLimit,
+    ProviderRow,
+    provider_rows,
+)
 from penstock.observe.spending import budget_uses, spending_of
+from penstock.operate.limits import end_cooldowns
 from penstock.process_identity import is_gone
 from penstock.redaction.secrets import redacted
+from penstock.sentences import command, counted
 from penstock.terminal_text import escaped, format_duration, format_table, print_document, say
 
+EndCooldownOption = Annotated[
+    str | None,
+    typer.Option(
+        "--end-cooldown",
+        metavar="PROVIDER",
+        help="Forget that a provider asked for a long pause: runs that start from now on send.",
+        callback=only_utf8,
+    ),
+]
 LIVE = (
     "in flight",
     "limit",
@@ -36,19 +55,26 @@ LIVE = (
 
 
 def providers(
-    app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False
+    end_cooldown: EndCooldownOption = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the limits of providers, as running workers see them and as learned, and what was spent.
 
     Spent in the runs that are alive (or the last one that is known) and today, by UTC.
     """
     target = Target.named(app=app, store=store)
+    if end_cooldown is not None:
+        _end_cooldowns(target, end_cooldown, as_json)
+        return
     configured = target.configured()
     budgets = budgets_of(configured.settings, configured.sources)
     with target.opened_store() as opened:
         now = round(SystemClock().now() * MICROSECONDS)
         workers = responsive_workers(opened.workers().result(), is_gone)
-        rows = provider_rows(workers, opened.learned().result(), now)
+        cooldowns = opened.cooldowns().result()
+        rows = provider_rows(workers, opened.learned().result(), now, cooldowns)
         runs = live_runs(workers) or opened.runs(1).result()
         balances = opened.balances([*runs, utc_day(now), TOTAL_SPAN]).result()
         url = opened.url
@@ -65,6 +91,20 @@ def providers(
         return
     for line in [*lines_of(rows, url), *money_lines(spent, uses)]:
         say(line)
+
+
+def _end_cooldowns(target: Target, provider: str, as_json: bool) -> None:
+    """Forget the long cool-downs of a provider."""
+    with target.opened_store() as opened:
+        ended = end_cooldowns(opened, provider)
+    if as_json:
+        print_document({"ended": ended})
+        return
+    what = counted(ended, "cool-down") if ended else "No cool-down"
+    say(
+        f"{what} of {escaped(provider)} ended early. Runs that start from now on send at once; "
+        "those that are running wait to the end of theirs."
+    )
 
 
 def live_runs(workers: Iterable[WorkerView]) -> list[str]:
@@ -88,11 +128,20 @@ def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
         ]
     else:
         lines += ["", "No running worker has sent a request to a provider."]
+    lines += [_cooling(row, row.cooldown) for row in rows if row.cooldown is not None]
     if learned:
         head = ["learned of", "model", "ceiling", "confidence", "mode", "rate", "latency", "age"]
         cells = [[row.provider, row.model, *_learned(known)] for row, known in learned]
         lines += ["", *format_table(head, cells, left=2)]
     return lines
+
+
+def _cooling(row: ProviderRow, cooldown: KeptCooldown) -> str:
+    return (
+        f"{escaped(row.provider)}/{escaped(row.model)} cools down for another "
+        f"{format_duration(cooldown.seconds)}, as it asked for; nothing is sent to it before. If "
+        f"you know better: {command('providers', '--end-cooldown', row.provider)}"
+    )
 
 
 def _live(use: LiveLimit) -> list[str]:

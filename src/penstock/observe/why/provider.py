@@ -157,10 +157,12 @@ def _most_loaded(name: str, status: WorkerStatus) -> ProviderUse | None:
 
 def _reason(use: ProviderUse) -> str:
     """Why nothing is sent for a while."""
-    if use.failed_in_row >= FAILING or not use.refused:
+    if use.failed_in_row >= FAILING or (use.failed_in_row and not use.refused):
         row = f", {use.failed_in_row:,} in a row" if use.failed_in_row else ""
         return (
             f"it is unhealthy ({counted(use.failed, 'request')} errored{row}) and is probed with "
             "single requests; the log says how they fail"
         )
+    if not use.refused:
+        return "it asked for a pause, as another process of this store was told"
     return f"it refused requests and asked for a pause ({counted(use.refused, 'refusal')} so far)"

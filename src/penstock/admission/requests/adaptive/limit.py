@@ -304,6 +304,10 @@ class Adaptive:
             self._pacer.start_slowly()
         return self._changes()
 
+    def pause(self, now: float, seconds: float) -> None:
+        self._cooldown.begin(now, seconds, self._rand)
+        self._pacer.start_slowly()
+
     # ── Growing ───────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, now: float, in_flight: int) -> None:
@@ -396,8 +400,7 @@ class Adaptive:
         self.consecutive_refusals += 1
         self._mode.not_accepted(mark.tokens)
         if retry_after > QUOTA_SECONDS:
-            self._cooldown.begin(now, retry_after, self._rand)
-            self._pacer.start_slowly()
+            self.pause(now, retry_after)
             return
         self._was_refused = True
         is_fresh = mark.epoch == self._epoch
