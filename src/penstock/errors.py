@@ -52,7 +52,6 @@ PenstockError
 │   └── JobCancelled                 yours: an operator cancelled it
 ├── PreflightFailed                  yours or the world's: a check before the work did not pass
 ├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
-├── WorkerFailed                     the world's: a worker process cannot be started
 └── InternalError                    ours: an invariant is broken; please report it
 ```
 
@@ -408,10 +407,6 @@ class PreflightFailed(PenstockError):
 
 class ScheduleEnded(PenstockError):
     """A schedule has used up its attempts, and with it the run has ended."""
-
-
-class WorkerFailed(PenstockError):
-    """A worker process cannot be started."""
 
 
 class InternalError(PenstockError):

@@ -49,7 +49,6 @@ class SchedulerEventKind(StrEnum):
     SCHEDULER_JOB_STARTED = "scheduler_job_started"  # a run of the engine began
     SCHEDULER_JOB_COMPLETED = "scheduler_job_completed"  # a run of the engine ended
     SCHEDULER_HEALTH_SNAPSHOT = "scheduler_health_snapshot"  # how a run stands, in numbers
-    DEPENDENCY_READY = "dependency_ready"  # the last thing that a task waited for is done
     READY_ENQUEUED = "ready_enqueued"  # ready tasks were taken into the fair queue
     SELECTED = "selected"  # it is this task's turn
     QUEUE_EMPTY = "queue_empty"  # nothing to start although there is room

@@ -356,7 +356,11 @@ class Supervisor:
             crashed=crashes.crashed if leads else (),
         )
         now = self._clock.monotonic()
-        worker = WorkerHandle(order, pipe_output=self._display.pipes_workers, now=now)
+        try:
+            worker = WorkerHandle(order, pipe_output=self._display.pipes_workers, now=now)
+        except OSError as error:  # nothing to spare for one more, or its Python is gone
+            self._not_started(index, error, now, solo=solo)
+            return
         self._workers.append(worker)
         for kind, source in worker.sources():
             self._selector.register(source, selectors.EVENT_READ, (kind, worker))
@@ -439,15 +443,30 @@ class Supervisor:
             self._access.report_dead(dead)
         worker.close()
 
+    def _not_started(self, index: int, error: OSError, now: float, *, solo: bool) -> None:
+        """There is no process: try again later, or end if this goes on and no other works."""
+        what = "" if error.filename is None else f": {error.filename!r}"
+        cause = f"{error.strerror or error}{what}"
+        log.warning("A worker process cannot be started: %s.", cause)
+        if solo:
+            self._solo_turns.ended(now)
+        elif self._workers or not self._gives_up(cause):
+            self._restarts.plan(index, 0.0, now)
+
     def _plan_restart(self, worker: WorkerHandle) -> None:
-        if worker.hello is None:
-            self._failed_starts += 1
-            if self._failed_starts >= FAILED_STARTS_MAX:
-                self._fail_as(protocol.Failed(f"No worker could be started: {worker.cause()}.", 1))
-                return
-        else:
+        if worker.hello is not None:
             self._failed_starts = 0
+        elif self._gives_up(worker.cause()):
+            return
         self._restart(worker, worker.index)
+
+    def _gives_up(self, cause: str) -> bool:
+        """Count a start that has failed; at some in a row the run has failed."""
+        self._failed_starts += 1
+        if self._failed_starts < FAILED_STARTS_MAX:
+            return False
+        self._fail_as(protocol.Failed(f"No worker could be started: {cause}.", 1))
+        return True
 
     def _restart(self, worker: WorkerHandle, index: int) -> None:
         """Start another worker in the place of this one; the later, the sooner they go."""

@@ -37,7 +37,7 @@ class WorkerHandle:
     """Owns one worker process: its pipe, its slot table, its end."""
 
     def __init__(self, order: protocol.WorkerOrder, *, pipe_output: bool, now: float) -> None:
-        """Start the process.
+        """Start the process; OSError if there can be none.
 
         Args:
             order: what it is to do; its slot table is added here.
@@ -69,18 +69,22 @@ class WorkerHandle:
         self.lines = protocol.Lines()
         self.output_lines = protocol.Lines()
         self._table: SlotTable | None = None
-        self._table_fd = os.memfd_create("penstock-slots", 0)
-        self.channel, theirs = socket.socketpair()
-        self.process = subprocess.Popen(
-            [*worker_command, str(theirs.fileno()), str(os.getpid())],
-            pass_fds=(self._table_fd, theirs.fileno()),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if pipe_output else None,
-            stderr=subprocess.STDOUT if pipe_output else None,
-            cwd=order.spec.folder,
-            process_group=0,  # a Ctrl-C in the terminal reaches the supervisor only
-        )
-        theirs.close()
+        with contextlib.ExitStack() as undo:
+            self._table_fd = os.memfd_create("penstock-slots", 0)
+            undo.callback(os.close, self._table_fd)
+            self.channel, theirs = socket.socketpair()
+            undo.callback(self.channel.close)
+            with theirs:
+                self.process = subprocess.Popen(
+                    [*worker_command, str(theirs.fileno()), str(os.getpid())],
+                    pass_fds=(self._table_fd, theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if pipe_output else None,
+                    stderr=subprocess.STDOUT if pipe_output else None,
+                    cwd=order.spec.folder,
+                    process_group=0,  # a Ctrl-C in the terminal reaches the supervisor only
+                )
+            undo.pop_all()
         protocol.send(self.channel, msgspec.structs.replace(order, table_fd=self._table_fd))
         self.channel.setblocking(False)
         if self.process.stdout is not None:
