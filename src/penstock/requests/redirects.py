@@ -32,6 +32,13 @@ KEPT_HEADERS = frozenset(
 )
 _PORTS = {"http": 80, "https": 443}
 
+#: IPv6 addresses that end in the IPv4 address that is meant: mapped, compatible, translated.
+_WITH_IPV4 = tuple(
+    ipaddress.IPv6Network(network)
+    for network in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")
+)
+_LOCAL_TRANSLATION = ipaddress.IPv6Network("64:ff9b:1::/48")  # to an IPv4 network of one's own
+
 #: Returns the addresses of a host; OSError if it has none.
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
@@ -168,8 +175,20 @@ def _literal(host: str) -> str | None:
 def _is_inside(address: str) -> bool:
     """Return whether an address is private, of this machine, or for other special use."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return not (mapped or found).is_global
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = _ipv4_in(found)
+        if inner is not None:
+            return not inner.is_global
+        if found.is_site_local or found in _LOCAL_TRANSLATION:
+            return True
+    return not found.is_global or found.is_multicast
+
+
+def _ipv4_in(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the address that a gateway or a kernel connects to instead of this one, or None."""
+    if any(address in network for network in _WITH_IPV4):
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.sixtofour
 
 
 async def _addresses(host: str) -> list[str]:

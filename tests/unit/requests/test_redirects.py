@@ -293,6 +293,10 @@ def test_an_origin_is_scheme_host_and_port(first: str, next_: str, is_same: bool
         *("http://localhost/", "http://a.localhost/", "http://127.9.9.9/", "http://[::1]/"),
         *("http://10.0.0.1/", "http://192.168.1.1/", "http://169.254.169.254/latest/meta-data"),
         *("http://[fd00::1]/", "http://[::ffff:127.0.0.1]/", "http://100.64.0.1/", "http://0/"),
+        # by a gateway of IPv6 to IPv4 (RFC 6052, 8215, 3056), by other embeddings, site-local
+        *("http://[64:ff9b::10.0.0.1]/", "http://[64:ff9b::7f00:1]/", "http://[64:ff9b:1::1]/"),
+        *("http://[2002:a00:1::1]/", "http://[::10.0.0.1]/", "http://[::ffff:0:10.0.0.1]/"),
+        *("http://[fec0::1]/", "http://[ff02::1]/", "http://224.0.0.1/"),
     ],
 )
 def test_private_addresses_are_known_by_themselves(target: str) -> None:
@@ -306,6 +310,21 @@ def test_private_addresses_are_known_by_themselves(target: str) -> None:
         mark = redirects.mark(None, "https://api.example.com/a", 302)
         with pytest.raises(RedirectRefused, match="private address"):
             await redirects.check(mark, target, carries_paid_body=False)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "target", ["http://[64:ff9b::8.8.4.4]/", "http://[2002:808:404::1]/", "http://[2606:4700::1]/"]
+)
+def test_public_addresses_are_followed_in_whatever_form(target: str) -> None:
+    async def resolve(host: str) -> list[str]:
+        return [PUBLIC]
+
+    async def work() -> None:
+        redirects = Redirects(PROVIDER, "any", resolve)
+        mark = redirects.mark(None, "https://api.example.com/a", 302)
+        assert await redirects.check(mark, target, carries_paid_body=False)
 
     asyncio.run(work())
 
