@@ -12,12 +12,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.campaign.crew import APPS, Crew
+from tests.campaign.crew import Crew
 from tests.campaign.oracle import Evidence, Oracle, sentences
 from tests.campaign.shop import FOLDER
+from tests.campaign.skew import Skew, check_out
 from tests.postgres.cluster import Cluster
 from tests.postgres.guard import scratch
 
@@ -46,14 +47,35 @@ class Round:
         self.harm: dict[str, list[str]] = {}
 
     def play(self, kills: int, is_short: bool = False) -> bool:
+        """Kill so often, then work on what is left; whether all went well."""
+
+        def storm(crew: Crew) -> None:
+            crew.storm(kills, is_short)
+            crew.calm(is_short)
+
+        return self._judge(storm)
+
+    def skew(self, other: Path, other_is_first: bool) -> dict[str, str]:
+        """Let two versions work at once; how each of them fared."""
+        fates: dict[str, str] = {}
+
+        def together(crew: Crew) -> None:
+            both = (other, PROGRAMS) if other_is_first else (PROGRAMS, other)
+            skew = Skew(crew, *both)
+            skew.play(PROGRAMS)
+            fates.update(skew.fates)
+
+        self._judge(together)
+        return fates
+
+    def _judge(self, happen: Callable[[Crew], None]) -> bool:
         """Whether all went well; what did not is printed, and its evidence stays."""
         prefix = f"campaign-{self.kind}-{self.seed}-"
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch()))
         with store_of(self.kind, folder) as store:
-            crew = Crew(folder, store, self.seed, dict.fromkeys(APPS, PROGRAMS))
+            crew = Crew(folder, store, self.seed, PROGRAMS)
             try:
-                crew.storm(kills, is_short)
-                crew.calm(is_short)
+                happen(crew)
                 crew.write_down_what_is_told()
             finally:
                 crew.close()
@@ -90,14 +112,32 @@ def campaign(kind: str, kills: int, seed: int, record: Path | None) -> Counter[s
     return total
 
 
+def skew(ref: str, seed: int) -> int:
+    """Two versions at once, on each database, each of them first; how many cases of harm."""
+    harm = 0
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:
+        other = check_out(ref, Path(folder, "other"))
+        for kind in ("sqlite", "postgres"):
+            for other_is_first in (True, False):
+                played = Round(kind, seed)
+                fates = played.skew(other, other_is_first)
+                found = {name: len(cases) for name, cases in played.harm.items() if cases}
+                harm += sum(found.values())
+                order = f"{ref} first" if other_is_first else f"{ref} second"
+                told = {"store": kind, "order": order, **played.counts, "harm": found, **fates}
+                print(json.dumps(told, indent=2), flush=True)
+    return harm
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sqlite", type=int, default=0, metavar="KILLS")
     parser.add_argument("--postgres", type=int, default=0, metavar="KILLS")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; each has its own")
     parser.add_argument("--record", type=Path, help="a file to which each round adds a line")
+    parser.add_argument("--skew", metavar="REF", help="another version, beside this one")
     given = parser.parse_args()
-    harm = 0
+    harm = skew(given.skew, given.seed) if given.skew else 0
     for kind in ("sqlite", "postgres"):
         if kills := getattr(given, kind):
             total = campaign(kind, kills, given.seed, given.record)

@@ -30,7 +30,10 @@ RESERVE_MICRO_USD = 12_000  # more than one call may cost
 
 @dataclass
 class Run:
-    """A `penstock queue run`, or a producer, under a name that its processes inherit."""
+    """A `penstock queue run`, or a producer, under a name that its processes inherit.
+
+    No other process on the machine has that name, not those of another campaign, either.
+    """
 
     name: str
     app: str
@@ -77,7 +80,7 @@ def _is_alive(pid: int) -> bool:
 class Crew:
     """All processes of one round, in one folder, on one store."""
 
-    def __init__(self, folder: Path, store: str, seed: int, programs: dict[str, Path]) -> None:
+    def __init__(self, folder: Path, store: str, seed: int, programs: Path) -> None:
         self.folder = folder
         self.store = store
         self.random = random.Random(seed)
@@ -121,20 +124,19 @@ class Crew:
             more["PENSTOCK_BUDGET__TOTAL__USD"] = f"{self._budgets[app] / 1e6:.6f}"
         return environment_of_tests() | more
 
-    def start(self, app: str, *words: str, python: Path | None = None) -> Run:
+    def start(self, app: str, *words: str) -> Run:
         """A run of an app, with the budget that there is by now."""
         self._started += 1
-        name = f"run-{app}-{self._started}"
-        programs = python or self.programs[app]
+        name = f"run-{app}-{self._started}@{self.folder.name}"
         self.note("start", run=name, app=app, budget=self._budgets[app])
-        command = [str(programs / "penstock"), "queue", "run", f"{app}.py", *words]
+        command = [str(self.programs / "penstock"), "queue", "run", f"{app}.py", *words]
         return self._start(name, app, command)
 
     def start_producer(self, app: str) -> Run:
         self._started += 1
-        python = str(self.programs[app] / "python")
+        python = str(self.programs / "python")
         command = [python, "-m", "tests.campaign.producer", app]
-        return self._start(f"producer-{app}-{self._started}", app, command)
+        return self._start(f"producer-{app}-{self._started}@{self.folder.name}", app, command)
 
     def _start(self, name: str, app: str, command: list[str]) -> Run:
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -150,10 +152,10 @@ class Crew:
         return Run(name, app, process)
 
     def raise_budget(self, app: str) -> None:
-        """Allow some calls more than were billed; those in doubt may eat the difference."""
-        billed = json.loads(self.line.tell(billed=app))["billed"].get(app, 0)
-        more = self.random.randint(30, 200) * RESERVE_MICRO_USD // 2
-        self._budgets[app] = max(self._budgets[app], int(billed * 1.3) + more)
+        """Allow a few calls more than what was billed, and than what may be in doubt."""
+        status = json.loads(self.line.tell(status=app))
+        more = self.random.randint(5, 60) * 4_000 + status["undelivered"] * RESERVE_MICRO_USD
+        self._budgets[app] = max(self._budgets[app], status["billed"] + more)
 
     def lift_budget(self, app: str) -> None:
         self._budgets[app] = 1_000_000_000
@@ -183,7 +185,7 @@ class Crew:
         """Until some run works, mostly, and then some time; or into a start."""
         until = time.monotonic() + SECONDS_TO_START
         if self.random.random() < 0.8:
-            while time.monotonic() < until and not all(self._works(run) for run in self._workers()):
+            while time.monotonic() < until and not all(self.works(run) for run in self._workers()):
                 time.sleep(0.05)
                 self._start_again()
         time.sleep(min(4.0, self.random.expovariate(1.0)))
@@ -192,11 +194,11 @@ class Crew:
     def _workers(self) -> list[Run]:
         return [run for run in self.runs if not run.is_producer]
 
-    def _works(self, run: Run) -> bool:
+    def works(self, run: Run) -> bool:
         return self._last_visit(run) is not None
 
     def _last_visit(self, run: Run) -> tuple[float, int] | None:
-        found: dict[str, tuple[float, int]] = json.loads(self.line.tell(billed=""))["last_visit"]
+        found: dict[str, tuple[float, int]] = json.loads(self.line.tell(status=""))["last_visit"]
         return found.get(run.name)
 
     def _kill_something(self) -> None:
@@ -239,9 +241,11 @@ class Crew:
                 self.raise_budget(run.app)
                 self.runs[n] = self.start(run.app, *self._size())
 
+    def log(self, run: Run) -> str:
+        return (self.folder / f"{run.name}.log").read_text(errors="replace")
+
     def last_words(self, run: Run) -> str:
-        text = (self.folder / f"{run.name}.log").read_text(errors="replace")
-        return " / ".join(text.strip().splitlines()[-3:])
+        return " / ".join(self.log(run).strip().splitlines()[-3:])
 
     # ── coming to an end ─────────────────────────────────────────────────────────────────────────
 
@@ -270,7 +274,11 @@ class Crew:
                 self._await(run, {0, 1, 4})
         for app in APPS:
             self.lift_budget(app)
-        for run in [self.start(app, "--drain") for app in APPS]:
+        self.drain(*APPS)
+
+    def drain(self, *apps: str) -> None:
+        """Work on all that is left."""
+        for run in [self.start(app, "--drain") for app in apps]:
             self._await(run, {0, 1})
 
     def _await(self, run: Run, codes: set[int]) -> None:
@@ -295,7 +303,7 @@ class Crew:
 
     def _ask(self, app: str, *words: str) -> dict[str, Any]:
         told = subprocess.run(
-            [str(self.programs[app] / "penstock"), *words, f"{app}.py", "--json"],
+            [str(self.programs / "penstock"), *words, f"{app}.py", "--json"],
             cwd=self.folder,
             env=self.environment(f"look-{app}", app),
             check=True,

@@ -33,6 +33,7 @@ class Ledger:
         self.random = random.Random(seed)
         self.sends = 0
         self.billed: dict[str, int] = {}
+        self.undelivered: dict[int, str] = {}  # sends whose answer no body has told of, by app
         self.last_visit: dict[str, tuple[float, int]] = {}  # of a run: when, and by which worker
         self.backlog: dict[str, set[str]] = {}
         self.ended: set[tuple[str, str]] = set()
@@ -49,6 +50,15 @@ class Ledger:
     def has_ended(self, app: str, key: str) -> None:
         self.ended.add((app, key))
         self.backlog.get(app, set()).discard(key)
+
+    def status(self, app: str) -> dict[str, Any]:
+        """What whoever starts and kills wants to know."""
+        undelivered = sum(of == app for of in self.undelivered.values())
+        return {
+            "billed": self.billed.get(app, 0),
+            "undelivered": undelivered,
+            "last_visit": self.last_visit,
+        }
 
     def wish(self, app: str) -> str:
         """What a producer shall do next."""
@@ -106,9 +116,10 @@ class Visits(asyncio.Protocol):
             answer = ledger.wish(line["wish"])
         elif "enough" in line:
             ledger.is_enough = True
-        elif "billed" in line:
-            answer = json.dumps({"billed": ledger.billed, "last_visit": ledger.last_visit})
+        elif "status" in line:
+            answer = json.dumps(ledger.status(line["status"]))
         else:
+            ledger.undelivered.pop(line.get("send", 0), None)
             ledger.write("note", **({"visit": self._visit["visit"]} if self._visit else {}), **line)
         if self._transport is not None:
             self._transport.write(answer.encode() + b"\n")
@@ -165,6 +176,7 @@ class Shop(asyncio.Protocol):
         is_billed = how in ("served", "cut")
         if is_billed:
             ledger.billed[app] = ledger.billed.get(app, 0) + cost
+            ledger.undelivered[ledger.sends] = app
         ledger.write(
             "send",
             send=ledger.sends,

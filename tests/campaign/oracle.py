@@ -109,7 +109,7 @@ class Evidence:
                 evidence.budgets.append((at, fact["app"], fact["budget"]))
         for app, told in json.loads((folder / "told.json").read_text()).items():
             evidence.jobs |= {(app, job["key"]): job for job in told["jobs"] if job["app"] == app}
-            [evidence.accounts[app]] = told["budgets"]
+            evidence.accounts |= {account["app"]: account for account in told["budgets"]}
         evidence.after = evidence._dependencies()
         return evidence
 
@@ -420,11 +420,9 @@ class Oracle:
 
     def _overspent(self) -> Iterator[str]:
         for send in self._of.sends.values():
-            allowed = max(
-                (b for at, app, b in self._of.budgets if app == send.app and at <= send.at),
-                default=0,
-            )
-            if send.billed > allowed:
+            budgets = [b for at, app, b in self._of.budgets if app == send.app and at <= send.at]
+            allowed = max(budgets, default=0)
+            if 0 not in budgets and send.billed > allowed:  # 0: nobody has said one
                 yield f"{send.app}: {send.billed} of {allowed} micro-dollars at send {send.id}"
 
     def _accounts_differ(self) -> Iterator[str]:

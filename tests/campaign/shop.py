@@ -170,8 +170,9 @@ def make_app(name: str) -> Penstock:
     async def join(ctx: Context, owner: str) -> Result:
         """Tell which execution of each job that it comes after has won."""
         with Visit(name, owner, ctx, None) as visit:
-            upstream = await ctx.upstream_async()
-            visit.tell(saw={key: result["execution"] for key, result in upstream.items()})
+            if hasattr(ctx, "upstream_async"):  # which versions that others bring may not have
+                upstream = await ctx.upstream_async()
+                visit.tell(saw={key: result["execution"] for key, result in upstream.items()})
             return {"execution": visit.execution}
 
     @app.task(uses=llm, timeout=120)
