@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.policies import TaskAdmissionPolicy
+from penstock.events.kinds import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.task import SchedulableTask
 from penstock.planning.completion import CompletionTracker
 from penstock.testing import VirtualClock, run_virtual
-from penstock.worker.graph_run import GraphRun
+from penstock.worker.graph_run import Failed, GraphRun
+from penstock.worker.scheduler import AsyncTaskScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,15 @@ def run_graph(
             TaskAdmissionConfig(slots), to_policy(clock), monotonic=clock.monotonic
         )
         tracker = CompletionTracker(nodes, to_task)
-        run = GraphRun(tracker, controller, body, SchedulerEvents(clock, ()), clock, "bench")
-        await run.run()
+        scheduler = AsyncTaskScheduler(
+            controller,
+            SchedulerEvents(clock, ()),
+            Correlation("bench"),
+            clock.monotonic,
+            lambda: run.wake(),
+        )
+        run = GraphRun(tracker, body, lambda *_: Failed(), scheduler, "bench")
+        await run.run(scheduler.turn)
         if controller.leases or len(course.ended) != len(nodes):
             raise RuntimeError(f"{len(course.ended)} of {len(nodes)} tasks ended, {controller!r}")
 

@@ -52,6 +52,7 @@ PenstockError
 │   └── JobCancelled                 yours: an operator cancelled it
 ├── PreflightFailed                  yours or the world's: a check before the work did not pass
 ├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
+├── TooManyFailures                  yours or the world's: most of the last cells of a column failed
 └── InternalError                    ours: an invariant is broken; please report it
 ```
 
@@ -407,6 +408,10 @@ class PreflightFailed(PenstockError):
 
 class ScheduleEnded(PenstockError):
     """A schedule has used up its attempts, and with it the run has ended."""
+
+
+class TooManyFailures(PenstockError):
+    """Too many of the last cells of a column failed for good, so nothing more of it is started."""
 
 
 class InternalError(PenstockError):

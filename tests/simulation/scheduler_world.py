@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.admission.tasks.policies import TaskAdmissionPolicy
 from penstock.clock import Clock
-from penstock.events.kinds import SchedulerEvent
+from penstock.events.kinds import Correlation, SchedulerEvent
 from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.events.sink import SchedulerEvents
 from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
-from penstock.planning.completion import CompletionTracker
+from penstock.planning.completion import CompletionSnapshot, CompletionTracker
 from penstock.testing import RecordingSink, VirtualClock
-from penstock.worker.graph_run import GraphRun
+from penstock.worker.bottleneck import Cause
+from penstock.worker.graph_run import Again, Failed, GraphRun, Tries, Verdict
+from penstock.worker.scheduler import AsyncTaskScheduler
 
-Body = Callable[[SchedulableTask], Awaitable[None]]
+Body = Callable[[SchedulableTask], Coroutine[Any, Any, None]]
 
 
 class LoggingTracker(CompletionTracker):
@@ -82,9 +84,32 @@ class GraphWorld:
         )
         self.tracker = LoggingTracker(nodes, self.task, self.clock)
         self.events = SchedulerEvents(self.clock, (*sinks, self.sink))
-        self.run = GraphRun(
-            self.tracker, self.controller, body, self.events, self.clock, "run-1", attempts_max
+        self.scheduler = AsyncTaskScheduler(
+            self.controller,
+            self.events,
+            Correlation("run-1"),
+            self.clock.monotonic,
+            lambda: self.run.wake(),
         )
+        self._attempts_max = attempts_max
+        self.errors: dict[Hashable, Exception] = {}  # of tasks that failed for good
+        self.run = GraphRun(self.tracker, body, self.judge, self.scheduler, "run-1")
+
+    async def go(self) -> CompletionSnapshot:
+        """Run the graph, and take the turns of its scheduler."""
+        return await self.run.run(self.turn)
+
+    def turn(self) -> None:
+        self.scheduler.turn()
+        blocked = self.scheduler.queue.view().blocked()
+        self.scheduler.bottleneck.turned(self.controller.leases, Cause(None), blocked)
+
+    def judge(self, task: SchedulableTask, error: Exception, tries: Tries) -> Verdict:
+        """Again at once, until its attempts are used up."""
+        if tries.charged + 1 < self._attempts_max:
+            return Again()
+        self.errors[task.task_id] = error
+        return Failed()
 
     def task(self, node: str) -> SchedulableTask:
         group = node.partition(".")[0]

@@ -62,7 +62,7 @@ class Bodies:
 
 
 async def finish(world: GraphWorld) -> CompletionSnapshot:
-    snapshot = await world.run.run()
+    snapshot = await world.go()
     world.assert_sound()
     assert world.gaps() == 0
     return snapshot
@@ -91,7 +91,7 @@ def test_a_task_that_fails_drops_what_needs_it_and_the_rest_goes_on(seed: int | 
         snapshot = await finish(world)
 
         assert (snapshot.failed, snapshot.dropped, snapshot.complete) == (1, 3, 3)
-        assert [*world.run.errors] == ["root.a"]
+        assert [*world.errors] == ["root.a"]
         assert world.count(Kind.SALVAGE_REDISPATCHED) == 1
         assert world.count(Kind.NON_RETRYABLE_DROPPED) == 1
 
@@ -108,7 +108,7 @@ def test_a_retry_is_seen_only_after_the_first_lease_is_accounted_for(seed: int |
         def watched(task: SchedulableTask) -> None:
             held = [lease.item.task_id for lease in world.controller.held_leases()]
             held_at_retry.append(held.count(task.task_id))
-            assert task.task_id not in world.run.scheduler.queue
+            assert task.task_id not in world.scheduler.queue
             mark_retry(task)
 
         world.tracker.mark_retry = watched  # type: ignore[method-assign]
@@ -160,7 +160,7 @@ def run_cancelled(seed: int | None, at: int, whom: str, width: int = 1) -> Cance
                 stepping.cancel()
 
         steps = Steps(at, act, width)
-        running.append(asyncio.get_running_loop().create_task(world.run.run()))
+        running.append(asyncio.get_running_loop().create_task(world.go()))
         try:
             await running[0]
         except asyncio.CancelledError:
@@ -191,7 +191,7 @@ def test_a_cancellation_at_any_step_loses_no_lease(whom: str, seed: int | None) 
             assert found.ended_seconds - found.at_seconds <= CLEANUP_SECONDS, at
         else:
             assert world.tracker.is_finished, at
-            assert snapshot.failed == len(world.run.errors), at
+            assert snapshot.failed == world.count(Kind.NON_RETRYABLE_DROPPED), at
         ends.add((found.ended_early, snapshot.complete))
     assert len(ends) > 2  # it made a difference when
 
@@ -224,7 +224,7 @@ def test_a_run_that_is_stopped_lets_its_bodies_end_and_starts_nothing(seed: int 
         async def main(moment: float = moment) -> None:
             bodies = Bodies()
             world = GraphWorld(GRAPH, bodies)
-            running = asyncio.get_running_loop().create_task(world.run.run())
+            running = asyncio.get_running_loop().create_task(world.go())
             await asyncio.sleep(moment)
             begun = len(bodies.ran)
             world.run.stop()
@@ -232,7 +232,7 @@ def test_a_run_that_is_stopped_lets_its_bodies_end_and_starts_nothing(seed: int 
 
             assert len(bodies.ran) - begun <= (0 if moment else 2)
             assert snapshot.complete == len(bodies.ran)
-            assert world.run.errors == {}
+            assert world.errors == {}
             world.assert_sound()
             assert world.gaps(moment) == 0
 
@@ -267,7 +267,7 @@ def test_a_start_that_fails_gives_its_lease_back_and_is_tried_again(seed: int | 
 
         assert (snapshot.complete, snapshot.failed) == (len(GRAPH) - 1, 1)
         assert world.count(Kind.WORKER_SPAWN_FAILED) == 4
-        assert isinstance(world.run.errors["chain.b"], OSError)
+        assert isinstance(world.errors["chain.b"], OSError)
 
     run_virtual(main(), seed)
 
@@ -278,7 +278,7 @@ def test_a_start_that_is_interrupted_gives_its_lease_back() -> None:
         world.breaks({"root.b": 1}, asyncio.CancelledError)
 
         with contextlib.suppress(asyncio.CancelledError):
-            await world.run.run()
+            await world.go()
         world.assert_sound()
 
     run_virtual(main())
@@ -291,7 +291,7 @@ def test_a_loop_that_makes_no_tasks_gives_the_lease_back() -> None:
 
         world = GraphWorld({"root.a": []}, Bodies())
         asyncio.get_running_loop().set_task_factory(refuse)
-        snapshot = await world.run.run()
+        snapshot = await world.go()
         asyncio.get_running_loop().set_task_factory(None)
 
         assert snapshot.failed == 1
@@ -310,7 +310,7 @@ def test_a_queue_that_changes_between_selection_and_commit_costs_a_turn_and_no_l
     async def main() -> None:
         names = [f"g{n % 3}.{n}" for n in range(30)]
         world = GraphWorld({name: [] for name in names}, Bodies(), capacity=4)
-        queue, acquire = world.run.scheduler.queue, world.controller.try_acquire
+        queue, acquire = world.scheduler.queue, world.controller.try_acquire
         late = [f"late.{n}" for n in range(10)]
         done: set[str] = set()
 
@@ -335,7 +335,7 @@ def test_a_queue_that_changes_between_selection_and_commit_costs_a_turn_and_no_l
 def test_whoever_changes_the_queue_for_ever_does_not_stop_the_loop() -> None:
     async def main() -> None:
         world = GraphWorld({"root.a": []}, Bodies())
-        queue, acquire = world.run.scheduler.queue, world.controller.try_acquire
+        queue, acquire = world.scheduler.queue, world.controller.try_acquire
         meddles = True
 
         def meddling(item: SchedulableTask, view: Any) -> Any:
@@ -345,7 +345,7 @@ def test_whoever_changes_the_queue_for_ever_does_not_stop_the_loop() -> None:
             return acquire(item, view)
 
         world.controller.try_acquire = meddling  # type: ignore[assignment,method-assign]
-        running = asyncio.get_running_loop().create_task(world.run.run())
+        running = asyncio.get_running_loop().create_task(world.go())
         for _ in range(50):
             await asyncio.sleep(0)
         meddles = False
@@ -398,7 +398,7 @@ def test_a_listener_that_calls_back_changes_nothing(seed: int | None) -> None:
         def nosy(event: SchedulerEvent) -> None:
             order.append(event.sequence)
             if calls_back:
-                scheduler = worlds[0].run.scheduler
+                scheduler = worlds[0].scheduler
                 scheduler.turn()
                 scheduler.bottleneck.gates()
                 scheduler.set_limit("unused", event.sequence)
@@ -440,7 +440,7 @@ def test_tasks_that_can_never_start_are_refused_with_the_reason() -> None:
             needs={"big": {"memory": 5}},
         )
         with pytest.raises(UsageError, match=r"1 task can never start .*memory.*limit 4"):
-            await world.run.run()
+            await world.go()
         world.assert_sound()
 
     run_virtual(main())

@@ -68,14 +68,14 @@ def test_a_release_wakes_the_loop_and_a_turn_starts_all_that_fits() -> None:
         begun: dict[str, float] = {}
         world = world_of([f"a.{n}" for n in range(12)], begun, capacity=5)
         turns: list[int] = []
-        turn = world.run.scheduler.turn
+        turn = world.scheduler.turn
 
         def counted() -> int:
             turns.append(turn())
             return turns[-1]
 
-        world.run.scheduler.turn = counted  # type: ignore[method-assign]
-        await world.run.run()
+        world.scheduler.turn = counted  # type: ignore[method-assign]
+        await world.go()
 
         assert [started for started in turns if started] == [5, 5, 2]
         assert sorted(begun.values()) == [0.0] * 5 + [1.0] * 5 + [2.0] * 2
@@ -96,10 +96,10 @@ def test_a_changed_limit_wakes_the_loop(to: int | None) -> None:
             limits={"k": 0},
             needs={"key": {"k": 1}},
         )
-        running = asyncio.get_running_loop().create_task(world.run.run())
+        running = asyncio.get_running_loop().create_task(world.go())
         await asyncio.sleep(2.5)
         assert [*begun] == ["slow.a"]
-        world.run.scheduler.set_limit("k", to)
+        world.scheduler.set_limit("k", to)
         await running
 
         assert begun == {"slow.a": 0.0, "key.a": 2.5, "key.b": 2.5}
@@ -113,7 +113,7 @@ def test_the_end_of_a_cool_down_wakes_the_loop_although_nothing_runs() -> None:
         begun: dict[str, float] = {}
         pressure = FakePressure(VirtualClock(), cool_until=7.25)
         world = world_of(["a.0", "b.0"], begun, pressure=pressure, gates={"a": "openai"})
-        await world.run.run()
+        await world.go()
 
         assert begun == {"b.0": 0.0, "a.0": 7.25}
         assert world.count(Kind.REQUEST_PRESSURE_ADVISORY_SKIPPED) >= 1
@@ -127,7 +127,7 @@ def test_a_cool_down_that_is_prolonged_is_waited_for_again() -> None:
         begun: dict[str, float] = {}
         pressure = FakePressure(VirtualClock(), cool_until=2.0)
         world = world_of(["a.0"], begun, pressure=pressure, gates={"a": "openai"})
-        running = asyncio.get_running_loop().create_task(world.run.run())
+        running = asyncio.get_running_loop().create_task(world.go())
         await asyncio.sleep(1.0)
         pressure.cool_until = 5.5
         await running
@@ -142,11 +142,11 @@ def test_a_providers_release_wakes_the_loop_although_nothing_runs() -> None:
         begun: dict[str, float] = {}
         pressure = FakePressure(VirtualClock(), waiters=1)
         world = world_of(["a.0"], begun, pressure=pressure, gates={"a": "openai"})
-        running = asyncio.get_running_loop().create_task(world.run.run())
+        running = asyncio.get_running_loop().create_task(world.go())
         await asyncio.sleep(3.0)
         assert not running.done()  # it waits; it does not say that the task can never start
         pressure.waiters = 0
-        world.run.scheduler.pressure_changed("openai")
+        world.scheduler.pressure_changed("openai")
         await running
 
         assert begun == {"a.0": 3.0}
@@ -159,7 +159,7 @@ def test_shutting_wakes_the_loop_and_leaves_no_timer() -> None:
         begun: dict[str, float] = {}
         pressure = FakePressure(VirtualClock(), cool_until=1_000.0)
         world = world_of(["a.0"], begun, pressure=pressure, gates={"a": "openai"})
-        running = asyncio.get_running_loop().create_task(world.run.run())
+        running = asyncio.get_running_loop().create_task(world.go())
         await asyncio.sleep(3.0)
         world.run.stop()
         snapshot = await running
@@ -174,10 +174,10 @@ def test_an_empty_queue_and_a_blocked_one_are_told_apart_and_only_when_it_is_new
     async def main() -> None:
         begun: dict[str, float] = {}
         world = world_of(["a.0", "a.1", "a.2"], begun, 1.0, capacity=1)
-        running = asyncio.get_running_loop().create_task(world.run.run())
+        running = asyncio.get_running_loop().create_task(world.go())
         for _ in range(20):
             await asyncio.sleep(0.01)
-            world.run._wake.set()  # a turn that changes nothing tells nothing
+            world.run.wake()  # a turn that changes nothing tells nothing
         await running
         told = [
             (event.event_kind, event.captured_at_monotonic, event.reason, event.numbers)
@@ -205,7 +205,7 @@ def test_groups_at_their_share_are_told_as_capped() -> None:
             limits={"slot": 3},
             needs={"a": {"slot": 1}, "b": {"slot": 2}},
         )
-        await world.run.run()
+        await world.go()
         world.assert_sound()
         assert world.count(Kind.GROUP_CAPPED) + world.count(Kind.ADMISSION_BLOCKED) > 0
 
@@ -238,8 +238,8 @@ def test_time_in_gates_and_use_of_resources_are_exact() -> None:
             needs={"k": {"key": 1}, "a": {"async": 1}},
             gates={"a": "openai"},
         )
-        scheduler = world.run.scheduler
-        running = asyncio.get_running_loop().create_task(world.run.run())
+        scheduler = world.scheduler
+        running = asyncio.get_running_loop().create_task(world.go())
         await asyncio.sleep(3.0)
         gates, used = times(scheduler)  # in the middle: what runs and waits counts up to now
         assert gates == {"no_capacity key": (3.0, 2 * 2.0 + 1.0), "policy openai": (3.0, 6.0)}
@@ -266,8 +266,8 @@ def test_the_times_of_very_many_gates_are_bounded_and_counted_once() -> None:
             limits=dict.fromkeys(groups, 1),
             needs={group: {group: 1} for group in groups},
         )
-        await world.run.run()
-        gates = world.run.scheduler.bottleneck.gates()
+        await world.go()
+        gates = world.scheduler.bottleneck.gates()
 
         assert len(gates) == GATES_MAX + 1
         assert (gates["other"].seconds, gates["other"].task_seconds) == (1.0, 20.0)
@@ -304,13 +304,13 @@ def test_random_graphs_leave_nothing_idle_and_their_use_adds_up(
             attempts_max=2,
             policy=policy,
         )
-        await world.run.run()
+        await world.go()
         world.assert_sound()
         assert world.gaps() == 0
         spent = sum(
             seconds[event.correlation.task or ""]
             for event in world.sink.of(Kind.TASK_LEASE_ACQUIRED)
         )
-        assert times(world.run.scheduler)[1]["submission"] == pytest.approx(spent)
+        assert times(world.scheduler)[1]["submission"] == pytest.approx(spent)
 
     run_virtual(main(), seed)

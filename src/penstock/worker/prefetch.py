@@ -274,21 +274,20 @@ class PrefetchWindow:
         self._held_tasks: set[str] = set()  # by a budget, an account, a paused plan, a drain
         self._in_the_way: dict[Hashable, str | None] = {}  # gate → which of several providers
         self.scheduler = AsyncTaskScheduler(
-            self._source,
             TaskAdmissionController(
                 TaskAdmissionConfig(sum(counts.values()), counts),
                 self._aware,
                 monotonic=clock.monotonic,
             ),
-            self,
             events,
             Correlation(run_id),
             clock.monotonic,
             loop.wake,
         )
+        self._jobs = self.scheduler.attach(self._source, self)
 
     def __len__(self) -> int:
-        return len(self._source) + len(self.scheduler.queue)
+        return len(self._source) + self._jobs.queued
 
     def connect(self, starter: Starter) -> None:
         """Set what runs the jobs."""
@@ -342,10 +341,10 @@ class PrefetchWindow:
         for ref in [ref for ref, job in self._being_read.items() if job.task == name]:
             del self._being_read[ref]
             self.give_back(ref)
-        waiting = [*self._source.ready_frontier(), *self.scheduler.queue.tasks()]
+        waiting = [*self._source.ready_frontier(), *self.scheduler.queued(self._jobs)]
         for task in [task for task in waiting if task.payload.task == name]:
             self._source.mark_complete(task)
-            self.scheduler.queue.discard(task.task_id)
+            self.scheduler.discard(task.task_id)
             self._demand.left(task.payload)
             self.give_back(_ref(task))
 
@@ -361,9 +360,9 @@ class PrefetchWindow:
             self._gates.pop(name, None)
         else:
             self._gates[name] = gate
-        waiting = [*self._source.ready_frontier(), *self.scheduler.queue.tasks()]
+        waiting = [*self._source.ready_frontier(), *self.scheduler.queued(self._jobs)]
         for task in [task for task in waiting if task.payload.task == name]:
-            self.scheduler.queue.discard(task.task_id)
+            self.scheduler.discard(task.task_id)
             self._source.add([task.payload])  # it enters anew, with its gate
         self._has_news = True
         self._loop.wake()
@@ -428,7 +427,10 @@ class PrefetchWindow:
         """By kind: jobs that are here and wait for a provider."""
         parked: dict[str, int] = {}
         for line in self._blocked_lines():
-            slot_kind = self._demand.slot_kind(line.denied.item.payload)
+            job = line.denied.item.payload
+            if not isinstance(job, LeasedJob):
+                continue  # a task of a graph
+            slot_kind = self._demand.slot_kind(job)
             parked[slot_kind] = parked.get(slot_kind, 0) + line.tasks
         return parked
 
@@ -460,7 +462,7 @@ class PrefetchWindow:
             return False
         ranked: dict[str, list[tuple[int, SchedulableTask]]] = {one: [] for one in beyond}
         ranks: dict[tuple[str, str], int] = {}
-        for task in self.scheduler.queue.tasks():
+        for task in self.scheduler.queued(self._jobs):
             slot_kind = self._demand.slot_kind(task.payload)
             if slot_kind in ranked:
                 of = (slot_kind, task.group.key)
@@ -469,7 +471,7 @@ class PrefetchWindow:
         for slot_kind, tasks in ranked.items():
             tasks.sort(key=lambda entry: -entry[0])
             for _, task in tasks[: beyond[slot_kind]]:
-                self.scheduler.queue.discard(task.task_id)
+                self.scheduler.discard(task.task_id)
                 self._demand.left(task.payload)
                 self.give_back(_ref(task))
         return True
@@ -487,7 +489,7 @@ class PrefetchWindow:
 
     def clear(self) -> list[JobRef]:
         """Take everything out that has not started."""
-        tasks = [*self._source.clear(), *self.scheduler.drop_all()]
+        tasks = [*self._source.clear(), *self.scheduler.drop_all(self._jobs)]
         self._demand.clear()
         read = [*self._being_read]
         self._being_read.clear()
@@ -495,7 +497,7 @@ class PrefetchWindow:
 
     def refs(self) -> set[tuple[int, int]]:
         """The leases of all that wait."""
-        tasks = [*self._source.ready_frontier(), *self.scheduler.queue.tasks()]
+        tasks = [*self._source.ready_frontier(), *self.scheduler.queued(self._jobs)]
         return {_ref(task) for task in tasks}
 
     # ── What the scheduler asks for ───────────────────────────────────────────────────────────
@@ -525,6 +527,9 @@ class PrefetchWindow:
         self._failures += 1
         if self._failures >= SPAWN_FAILURES_MAX:
             self._loop.fail(error)
+
+    def blocked(self) -> None:
+        """Leased jobs wait until something changes."""
 
     def _task_of(self, job: LeasedJob) -> SchedulableTask:
         scheduling = self._resolver.for_job(job.task, job.group)

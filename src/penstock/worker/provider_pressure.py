@@ -20,6 +20,7 @@ from math import inf
 import msgspec
 
 from penstock.admission.tasks.policies import is_pressed
+from penstock.model.job import LeasedJob
 from penstock.model.provider import ANY, RequestResourceKey, SeveralResources
 from penstock.model.request import PressureSnapshot, RequestPressure
 from penstock.model.task import SchedulableTask
@@ -83,7 +84,12 @@ class ProviderPressure:
     def passes(self, task: SchedulableTask) -> bool:
         """Whether a job may start though its gate is closed."""
         gate = task.request_resource_key
-        if self._give_up is not None and self._give_up.is_over(task.payload, gate):
+        job = task.payload  # or that of a task in memory, whose job has begun
+        if (
+            self._give_up is not None
+            and isinstance(job, LeasedJob)
+            and self._give_up.is_over(job, gate)
+        ):
             return True  # to its end
         return self._may_try(gate)
 

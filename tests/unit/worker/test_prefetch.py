@@ -253,9 +253,10 @@ def test_no_more_jobs_start_than_there_are_slots() -> None:
 
     assert desk.window.scheduler.turn() == 2
     assert desk.window.scheduler.turn() == 0
+    wakes = desk.loop.wakes
     desk.end_first()
 
-    assert desk.loop.wakes == 1
+    assert desk.loop.wakes == wakes + 1
     assert desk.window.scheduler.turn() == 1
     assert desk.slots.started == ["a0", "a1", "a2"]
 
