@@ -821,6 +821,7 @@ class Penstock:
         *,
         daemon: bool = False,
         drain: bool = False,
+        max_jobs: int | None = None,
         slots: int | None = None,
         thread_slots: int | None = None,
         process_slots: int | None = None,
@@ -835,6 +836,8 @@ class Penstock:
             daemon: run preflights first, and then schedules together with the queue, as
                 `penstock run` does. PreflightFailed if a check does not pass.
             drain: end when no job is left; schedules do not count.
+            max_jobs: end when so many jobs have been started and have ended; a retry counts as
+                one, ticks of schedules do not.
             slots: how many tasks may run at once, of all kinds together.
             thread_slots: how many of them in threads.
             process_slots: how many of them in processes of their own.
@@ -846,7 +849,12 @@ class Penstock:
         _refuse(others)
         return runner.wait(
             lambda: runner.run(
-                daemon=daemon, drain=drain, flags=flags, signals=True, on_progress=on_progress
+                daemon=daemon,
+                drain=drain,
+                max_jobs=max_jobs,
+                flags=flags,
+                signals=True,
+                on_progress=on_progress,
             )
         )
 
@@ -855,6 +863,7 @@ class Penstock:
         *,
         daemon: bool = False,
         drain: bool = False,
+        max_jobs: int | None = None,
         slots: int | None = None,
         thread_slots: int | None = None,
         process_slots: int | None = None,
@@ -869,7 +878,12 @@ class Penstock:
         _refuse(others)
         runner = await self._runner_async()
         return await runner.run(
-            daemon=daemon, drain=drain, flags=flags, signals=False, on_progress=on_progress
+            daemon=daemon,
+            drain=drain,
+            max_jobs=max_jobs,
+            flags=flags,
+            signals=False,
+            on_progress=on_progress,
         )
 
     def plan_build(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -45,6 +46,7 @@ from penstock.worker.log_lines import StatisticsLine
 from penstock.worker.parts import LeaseKeeper
 from penstock.worker.run_progress import ProgressReporter, check_on_progress
 from penstock.worker.slot_table import SlotTable
+from penstock.worker.start_budget import start_budget
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
 
@@ -71,18 +73,32 @@ class Runner:
         *,
         daemon: bool,
         drain: bool,
+        max_jobs: int | None,
         flags: Mapping[str, object],
         signals: bool,
         on_progress: OnProgress | None,
     ) -> RunReport:
         """Work on the queue until it is drained, interrupted (with `signals`) or cancelled."""
         check_on_progress(on_progress)
-        registry, loaded = self._registry, self._loaded(flags)
-        settings = loaded.settings
-        ids, clock = SystemIds(), SystemClock()
+        ids, registry = SystemIds(), self._registry
         options = wiring.RunOptions(
             run_id=ids.new_id("run"), app=registry.name, drain=drain, signals=signals
         )
+        with start_budget(max_jobs) as starts:
+            options = replace(options, starts=starts)
+            return await self._run(options, self._loaded(flags), ids, on_progress, daemon=daemon)
+
+    async def _run(
+        self,
+        options: wiring.RunOptions,
+        loaded: LoadedSettings,
+        ids: SystemIds,
+        on_progress: OnProgress | None,
+        *,
+        daemon: bool,
+    ) -> RunReport:
+        """The same with what was asked for; a daemon runs its preflights first."""
+        registry, settings, clock = self._registry, loaded.settings, SystemClock()
         plan = self._queue.plan_daemon(settings, to_micros(clock.now())) if daemon else None
         tasks = {**registry.tasks, **served_tasks(registry.datasets, settings)}
         if plan is None:

@@ -54,6 +54,7 @@ from penstock.worker.parts import LeaseKeeper, Observers, WorkerConfig, WorkerLo
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun, ServedProvider
 from penstock.worker.slot_table import SlotTable
+from penstock.worker.start_budget import StartBudget
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.thread_executor import ThreadPool, ThreadRunner
 from penstock.worker.worker import Worker
@@ -98,6 +99,7 @@ class RunOptions:
     run_id: str
     app: str = ""  # its name: budgets are per app
     drain: bool = False
+    starts: StartBudget | None = None  # of the run; None: it may start any number of jobs
     solo: bool = False
     supervisor_pid: int = 0  # who reports its death; 0: nobody
     until: str | None = None  # drain until the job of this key has ended
@@ -131,10 +133,9 @@ def build_worker(
 ) -> Worker:
     """Put a worker together; must be called on its loop.
 
-    Without a `task_order` the bodies of process tasks run where all others run. `share` is this
-    process's part of every cap; `wires` answer in place of providers; `sources` are of settings;
-    `policy` is the baseline of the app, `preflights` its checks, `checked` what they returned,
-    `plan` what it ticks as a daemon.
+    Without a `task_order` bodies of process tasks run where all others run. `share` is our part of
+    every cap; `wires` answer for providers; `sources` are of settings; `policy` is the app's
+    baseline, `preflights` its checks, `checked` what they returned, `plan` what a daemon ticks.
     """
     policies = provider_policies(settings, providers)
     clock = clock or SystemClock()
@@ -168,6 +169,7 @@ def build_worker(
             request_events or RequestEvents(clock, default_sinks()),
         ),
         recycle=recycle,
+        starts=options.starts,
     )
     if checked is not None:
         parts = replace(parts, begin=partial(checked.read, store, parts.retry))

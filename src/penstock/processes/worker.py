@@ -68,6 +68,7 @@ from penstock.worker.loop_watchdog import LoopWatchdog
 from penstock.worker.parts import Stopping
 from penstock.worker.process_guard import be_guarded
 from penstock.worker.slot_table import SlotTable
+from penstock.worker.start_budget import StartBudget
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
 
@@ -181,13 +182,16 @@ def main() -> None:
         sys.exit(1)
     pid = os.getpid()
     table_fd = _out_of_the_way(order.table_fd)
+    starts = None
+    if order.starts_fd is not None:
+        starts = StartBudget(_out_of_the_way(order.starts_fd))
     _take_low_descriptors()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(order.spec.log_level, order.spec.log_format)
     queue_output()
     try:
-        finished = _work(order, channel, table_fd)
+        finished = _work(order, channel, table_fd, starts)
     except PenstockError as error:
         _fail(channel, str(error), 2 if isinstance(error, UsageError) else 1, order.spec.debug)
     except BaseException:
@@ -236,7 +240,9 @@ def _take_low_descriptors() -> None:
     os.close(fd)
 
 
-def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) -> protocol.Finished:
+def _work(
+    order: protocol.WorkerOrder, channel: socket.socket, table_fd: int, starts: StartBudget | None
+) -> protocol.Finished:
     spec = order.spec
     repeat_flags({name: redacted(str(value)) for name, value in spec.flags.items()})
     folder = Path(spec.folder)
@@ -275,7 +281,7 @@ def _work(order: protocol.WorkerOrder, channel: socket.socket, table_fd: int) ->
         return protocol.Finished()
     try:
         with embedded.tuned():
-            process = WorkerProcess(order, app, loaded, plan, table, channel)
+            process = WorkerProcess(order, app, loaded, plan, table, channel, starts)
             return run_on_new_loop(process.run(lines, commands))
     finally:
         store.close()
@@ -354,6 +360,7 @@ class WorkerProcess:
     plan: DaemonPlan | None  # of preflights and schedules
     table: SlotTable
     channel: socket.socket  # to the supervisor
+    starts: StartBudget | None  # of the run
 
     async def run(
         self, lines: protocol.Lines, commands: list[protocol.ToWorker]
@@ -387,7 +394,8 @@ class WorkerProcess:
         worker = self._worker(plan_id, keeper)
         watch = LoopWatchdog(loop, self.table, SystemClock(), worker.name_of)
         watch.start()
-        ProcessWatch(self.channel.fileno(), self.table.fd).start()
+        starts = () if self.starts is None else (self.starts.fd,)
+        ProcessWatch(self.channel.fileno(), self.table.fd, *starts).start()
         keeper.start()
         relay.take(worker)
         await worker.run()
@@ -434,6 +442,7 @@ class WorkerProcess:
                 run_id=order.run_id,
                 app=app.name,
                 drain=spec.drain,
+                starts=self.starts,
                 solo=order.solo,
                 supervisor_pid=order.supervisor_pid,
                 until=None if plan_id is None else PlanKeys(plan_id).end,

@@ -39,6 +39,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     processes: int = 1
     drain: bool = False
+    max_jobs: int | None = None  # that may start; None: any number
     daemon: bool = False  # preflights first, then schedules as well as the queue
     check: bool = False  # preflights only
     build: BuildSpec | None = None  # plan and build datasets, and nothing else
@@ -68,6 +69,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     alone: tuple[str, ...] = ()  # preflights that ran when one died: they run last, each alone
     crashed: tuple[CrashedPreflight, ...] = ()  # preflights that do not run again
     table_fd: int = -1  # of its slot table
+    starts_fd: int | None = None  # of the start budget; None: any number of jobs may start
     supervisor_pid: int  # a worker's parent is its guard
 
 

@@ -41,6 +41,7 @@ from penstock.supervisor.worker_handle import (
     kill_overdue,
 )
 from penstock.worker.signals import SignalInbox
+from penstock.worker.start_budget import StartBudget
 
 TICK_SECONDS = 0.25  # display and looking around
 FAILED_STARTS_MAX = 3  # workers in a row that die before they say hello
@@ -93,6 +94,7 @@ class Supervisor:
         self._left_behind = 0
         self._tick_at = 0.0
         self._solo_turns = SoloTurns()
+        self._starts = None if spec.max_jobs is None else StartBudget.of(spec.max_jobs)
         self._postponed: list[int] = []  # in whose place to start one when a recycled one has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
@@ -126,6 +128,8 @@ class Supervisor:
             self._display.close(self._summarised_run())
             self._access.close()
             self._suspension.close()
+            if self._starts is not None:
+                self._starts.close()
             self._signals.close()  # last: a signal must not tear the end in two
 
     def _over(self) -> bool:
@@ -354,6 +358,7 @@ class Supervisor:
             plan_id=self.phases.plan_id,
             alone=crashes.alone if leads else (),
             crashed=crashes.crashed if leads else (),
+            starts_fd=None if self._starts is None else self._starts.fd,
         )
         now = self._clock.monotonic()
         try:

@@ -69,6 +69,7 @@ class WorkerHandle:
         self.lines = protocol.Lines()
         self.output_lines = protocol.Lines()
         self._table: SlotTable | None = None
+        starts = () if order.starts_fd is None else (order.starts_fd,)
         with contextlib.ExitStack() as undo:
             self._table_fd = os.memfd_create("penstock-slots", 0)
             undo.callback(os.close, self._table_fd)
@@ -77,7 +78,7 @@ class WorkerHandle:
             with theirs:
                 self.process = subprocess.Popen(
                     [*worker_command, str(theirs.fileno()), str(os.getpid())],
-                    pass_fds=(self._table_fd, theirs.fileno()),
+                    pass_fds=(self._table_fd, theirs.fileno(), *starts),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE if pipe_output else None,
                     stderr=subprocess.STDOUT if pipe_output else None,

@@ -23,6 +23,7 @@ from penstock.worker.observer import Tick, WorkerObserver
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun
 from penstock.worker.slot_table import SlotTable
+from penstock.worker.start_budget import StartBudget
 from penstock.worker.thread_executor import ThreadRunner
 
 T = TypeVar("T")
@@ -181,6 +182,7 @@ class WorkerParts:
     providers: ProviderRun | None = None
     begin: Callable[[], Awaitable[None]] | None = None  # awaited once, before the first job
     recycle: Callable[[str], None] | None = None  # hears why; None: nobody would replace it
+    starts: StartBudget | None = None  # of the run; None: it may start any number of jobs
 
 
 @dataclass(slots=True)

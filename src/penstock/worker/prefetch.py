@@ -27,7 +27,7 @@ from penstock.errors import TRANSIENT
 from penstock.events.kinds import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.dataset import task_name
-from penstock.model.job import LeasedJob
+from penstock.model.job import JobKind, LeasedJob
 from penstock.model.lease import JobFailure, JobRef
 from penstock.model.provider import SeveralResources, gate_name
 from penstock.model.request import PressureSnapshot
@@ -37,6 +37,7 @@ from penstock.worker.kind import JobReader, ServedTask
 from penstock.worker.parts import WorkerLoop
 from penstock.worker.provider_pressure import ProviderPressure
 from penstock.worker.scheduler import AsyncTaskScheduler
+from penstock.worker.start_budget import StartBudget
 
 WINDOW_SECONDS = 0.1  # of work at the recent rate
 WINDOW_MAX = 1_024  # jobs
@@ -248,6 +249,7 @@ class PrefetchWindow:
         self.give_back = give_back
         self._loop = loop
         self._starter: Starter | None = None
+        self._starts: StartBudget | None = None
         self.cancelled: set[JobRef] = set()  # those that have not started are given back
         self._is_closed = False
         self._readers = {n: one.kind.reader for n, one in tasks.items() if one.kind.reader}
@@ -289,9 +291,10 @@ class PrefetchWindow:
     def __len__(self) -> int:
         return len(self._source) + self._jobs.queued
 
-    def connect(self, starter: Starter) -> None:
-        """Set what runs the jobs."""
+    def connect(self, starter: Starter, starts: StartBudget | None = None) -> None:
+        """Set what runs the jobs, and how many of them may start."""
         self._starter = starter
+        self._starts = starts
 
     def take(self, jobs: Sequence[LeasedJob]) -> Coroutine[Any, Any, None] | None:
         """Jobs have been leased: those that need it enter when what is returned was awaited."""
@@ -515,6 +518,9 @@ class PrefetchWindow:
             self.cancelled.discard(ref)
             self.give_back(ref)
             self.scheduler.release(lease, correlation)
+        elif self._starts is not None and _counts(job) and not self._starts.take():
+            self.give_back(JobRef(job.id, job.token))
+            self.scheduler.release(lease, correlation)
         elif self._starter is not None:
             self._starter.start(job, lease, correlation)
             self._failures = 0
@@ -524,6 +530,8 @@ class PrefetchWindow:
         job: LeasedJob = task.payload
         log.error("Job %r of task %r could not be started: %s", job.key, task_name(job.task), error)
         self.give_back(JobRef(job.id, job.token))
+        if self._starts is not None and _counts(job):
+            self._starts.give_back()
         self._failures += 1
         if self._failures >= SPAWN_FAILURES_MAX:
             self._loop.fail(error)
@@ -541,6 +549,11 @@ class PrefetchWindow:
             self._gates.get(job.task),
             job.priority,
         )
+
+
+def _counts(job: LeasedJob) -> bool:
+    """Whether its start is one of those that a run may have; ticks of schedules do not count."""
+    return job.kind is not JobKind.TICK
 
 
 def _ref(task: SchedulableTask) -> JobRef:

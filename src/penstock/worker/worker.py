@@ -83,7 +83,7 @@ class Worker:
         scheduler.set_limit(SUBMISSION, config.slots_in_all)
         slots, lending = (config.slots, config.slots_in_all), self._connect_providers()
         self._executor = JobExecutor(self._tasks, *slots, parts, scheduler, self._ended, lending)
-        self._window.connect(self._executor)
+        self._window.connect(self._executor, parts.starts)
         jobs = self._window, self._executor, self._completer
         self._lease_loop = LeaseLoop(config, parts, self._registration, *jobs)
         self.hold = BudgetHold(
@@ -243,6 +243,7 @@ class Worker:
             if self._completer.failed is not None:
                 self._loop.fail(self._completer.failed)
             self._look_around(late_seconds)
+            self._end_if_all_started()
             if self._window.shrink():
                 self._lease_loop.look_again()
             self._loop.wake()
@@ -325,6 +326,7 @@ class Worker:
         goes_on = ours and self._stopping is None and self._completer.takes_more
         if goes_on:
             self._window.scheduler.turn()
+            self._end_if_all_started()
         self._completer.kick(self.worker_id)
         if self._completer.armed_at is not None:
             self._lease_loop.due(self._completer.armed_at)
@@ -367,6 +369,17 @@ class Worker:
             if self._tasks[job.task].kind.releases_stale:
                 self._completer.add(JobRef(job.id, job.token))
         self._log.refused(end, verdict)
+
+    def _end_if_all_started(self) -> None:
+        """End with what runs, once the run has started as many jobs as it may."""
+        starts = self._parts.starts
+        if starts is None or self._stopping is not None or not starts.is_used_up:
+            return
+        if not (self._config.place or self._config.solo):
+            log.info(
+                "This run has started as many jobs as it may (max_jobs), so it ends with them."
+            )
+        self.stop(Stopping.RECYCLE)
 
     def _end_run(self, sentence: str) -> None:
         """Stop: something has ended for good, and with it the run; the sentence says what."""

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.commands.run_supervised import (
+    MaxJobsOption,
     ProcessesOption,
     ProcessSlotsOption,
     SlotsOption,
@@ -101,6 +102,7 @@ def run_daemon(
     check: Annotated[
         bool, typer.Option("--check", help="Run the preflights only, and print what they say.")
     ] = False,
+    max_jobs: MaxJobsOption = None,
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
     threads: ThreadsOption = None,
@@ -126,6 +128,8 @@ def run_daemon(
         raise UsageError("--json belongs to --check; without it a daemon prints no document.")
     if check and drain:
         raise UsageError("--check runs no work, so there is nothing to --drain; leave one out.")
+    if check and max_jobs is not None:
+        raise UsageError("--check runs no work, so --max-jobs has none to count; leave one out.")
     target = target_of(app, store, slots, threads, process_slots)
     spec = spec_of(
         context,
@@ -133,6 +137,7 @@ def run_daemon(
         app,
         processes=1 if check else processes,
         drain=drain,
+        max_jobs=max_jobs,
         daemon=True,
         check=check,
     )

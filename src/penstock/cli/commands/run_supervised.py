@@ -22,6 +22,7 @@ from penstock.supervisor.supervisor import Supervisor
 from penstock.supervisor.worker_handle import EXIT_OVER_BUDGET
 from penstock.terminal_text import one_line, queue_output, warn, warn_of_traceback
 from penstock.worker.signals import ignore_late_signals
+from penstock.worker.start_budget import JOBS_MAX
 
 ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, max=1_000, help="Worker processes.")
@@ -35,6 +36,16 @@ ThreadsOption = Annotated[
 ProcessSlotsOption = Annotated[
     int | None,
     typer.Option("--process-slots", help="Running tasks in processes of their own, per process."),
+]
+MaxJobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-jobs",
+        metavar="N",
+        min=1,
+        max=JOBS_MAX,
+        help="End when so many jobs were started; a retry counts as one, ticks do not.",
+    ),
 ]
 
 FILES_MIN = 256  # a worker without slots: store, log, task processes, what libraries keep open
@@ -61,6 +72,7 @@ def spec_of(
     *,
     processes: int,
     drain: bool,
+    max_jobs: int | None = None,
     daemon: bool = False,
     check: bool = False,
     build: BuildSpec | None = None,
@@ -76,6 +88,7 @@ def spec_of(
         folder=str(target.folder),
         processes=processes,
         drain=drain,
+        max_jobs=max_jobs,
         daemon=daemon,
         check=check,
         build=build,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.commands.run_supervised import (
+    MaxJobsOption,
     ProcessesOption,
     ProcessSlotsOption,
     SlotsOption,
@@ -24,6 +25,7 @@ from penstock.supervisor.sd_notify import Announcer, SdNotify
 def run_queue(
     context: typer.Context,
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left.")] = False,
+    max_jobs: MaxJobsOption = None,
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
     threads: ThreadsOption = None,
@@ -42,13 +44,13 @@ def run_queue(
     app: AppOption = None,
     store: StoreOption = None,
 ) -> int:
-    """Work on the queue, until it is stopped or (--drain) empty."""
+    """Work on the queue, until it is stopped, empty (--drain) or has started N (--max-jobs)."""
     target = target_of(app, store, slots, threads, process_slots)
     if limit:
         target.flags["--limit"] = limit
     if max_per_host is not None:
         target.flags["--max-per-host"] = max_per_host
-    spec = spec_of(context, target, app, processes=processes, drain=drain)
+    spec = spec_of(context, target, app, processes=processes, drain=drain, max_jobs=max_jobs)
     notify = SdNotify.of_this_process()
     try:
         code, _ = supervise(spec, target, Announcer(SystemClock(), notify))
