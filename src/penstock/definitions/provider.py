@@ -133,6 +133,12 @@ class ProviderClients(Protocol):
     """What a run gives to a provider."""
 
     @property
+    def base_url(self) -> str: ...
+
+    @property
+    def dialect(self) -> str | None: ...
+
+    @property
     def http(self) -> Any:  # noqa: ANN401 (a client of a library that may not be installed)
         ...
 

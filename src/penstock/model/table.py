@@ -127,10 +127,11 @@ class CellFigures(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None = None  # of the input
     output_tokens: int | None = None
     micros: int | None = None  # millionths of a dollar
-    calls: tuple[int, ...] = ()  # in the journal
+    calls: int = 0  # that have cost something, now or before
+    reused: int = 0  # of them: those that were bought before
     waited_seconds: float | None = None
     served_seconds: float | None = None
-    verdict: str | None = None  # of the validator of a schema
+    verdict: str | None = None  # what was wrong with its last answer
 
 
 class CellError(msgspec.Struct, frozen=True):

@@ -86,6 +86,11 @@ def account_problem(status: int, body: bytes) -> str | None:
     return " ".join(text.split())[:SAID_LENGTH_MAX]
 
 
+def said(body: bytes) -> str:
+    """Return the sentences in the body of an error."""
+    return " ".join(_read(body)[1].split())[:SAID_LENGTH_MAX]
+
+
 def _read(body: bytes) -> tuple[set[str], str]:
     """Return the codes of an error's document and its sentences; of anything else its text."""
     try:

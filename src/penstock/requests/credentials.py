@@ -37,7 +37,7 @@ class Credentials:
         headers: Mapping[str, str | Secret] | None = None,
     ) -> None:
         self._origin = None if base_url is None else origin_of(base_url)
-        self._api = api
+        self.dialect = api
         self._api_key = api_key
         self._headers = dict(headers or {})
         self._read: dict[str, str] | None = None  # None: it must be read
@@ -94,6 +94,6 @@ class Credentials:
         if self._api_key is None:
             return found
         key = self._api_key.reveal()
-        if self._api == "anthropic":
+        if self.dialect == "anthropic":
             return {"x-api-key": key, "anthropic-version": ANTHROPIC_VERSION, **found}
         return {"authorization": f"Bearer {key}", **found}

@@ -17,6 +17,8 @@ from penstock.model.provider import ANY, Endpoint, RequestResourceKey
 class Clients:
     """What a run would give."""
 
+    base_url = "https://api.example/v1"
+    dialect = None
     http = "http"
     http_sync = "http_sync"
 

@@ -207,6 +207,15 @@ class ProviderClients:
             importlib.import_module(LOADED_LATE)
 
     @property
+    def base_url(self) -> str:
+        return self._base_url
+
+    @property
+    def dialect(self) -> str | None:
+        """How its API is spoken; None: nobody has said, and its host is not known."""
+        return self._rules.credentials.dialect
+
+    @property
     def http(self) -> Any:  # noqa: ANN401 (a client of httpx2)
         return self._shared_client(is_async=True)
 

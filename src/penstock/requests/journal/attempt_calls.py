@@ -42,6 +42,7 @@ class DeliveredAnswer(NamedTuple):
 
     answer: Answer  # without its body
     is_reused: bool
+    is_priced: bool  # else its money is not known
 
 
 class JournaledCalls:
@@ -103,12 +104,12 @@ class AttemptCalls:
         calls.delivered = []
         return calls
 
-    def deliver(self, answer: Answer, *, is_reused: bool) -> None:
+    def deliver(self, answer: Answer, *, is_reused: bool, is_priced: bool) -> None:
         """Note that the attempt has an answer."""
         self.last = answer.key
         if self.delivered is not None:
             costs = msgspec.structs.replace(answer, body=None)
-            self.delivered.append(DeliveredAnswer(costs, is_reused))
+            self.delivered.append(DeliveredAnswer(costs, is_reused, is_priced))
 
     def take_key(self, fingerprint: str) -> CallKey:
         """Return the key of a call that begins: its fingerprint and the lowest free ordinal."""

@@ -348,7 +348,8 @@ class PaidCall:
             self._free_key()
             raise
         if self._has_key and self._delivered is not None:
-            self._calls.deliver(self._delivered, is_reused=False)
+            is_priced = self._rules.has_price(self._model)
+            self._calls.deliver(self._delivered, is_reused=False, is_priced=is_priced)
 
     def _answer(self, recorder: BodyRecorder, reported: ReportedUsage) -> asyncio.Future[None]:
         self._is_in_flight = False

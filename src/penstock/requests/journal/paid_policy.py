@@ -57,6 +57,9 @@ class PaidPolicy(msgspec.Struct, frozen=True):
     prices: Mapping[str, Price] = _NO_PRICES  # by model; without one, tokens are still counted
     dollar_budgets: tuple[Budget, ...] = ()  # that a call without a price cannot be paid from
 
+    def has_price(self, model: str) -> bool:
+        return model in self.prices
+
     def amount(self, model: str, input_tokens: int, output_tokens: int) -> Amount:
         """Return the cost of so many tokens of a model."""
         price = self.prices.get(model)
@@ -66,7 +69,7 @@ class PaidPolicy(msgspec.Struct, frozen=True):
 
     def forbids_unpriced(self, task: str, model: str) -> Budget | None:
         """Return the dollar budget that a call without a known price cannot be counted in."""
-        if not self.dollar_budgets or model in self.prices:
+        if not self.dollar_budgets or self.has_price(model):
             return None
         scopes = scopes_of(task, self.provider, model)
         return next((one for one in self.dollar_budgets if one.scope in scopes), None)

@@ -117,7 +117,7 @@ class PaidCalls:
         calls.remember(await self._writer.calls(calls.job.id))
 
     def _reuse(self, calls: AttemptCalls, answer: Answer, model: str) -> None:
-        calls.deliver(answer, is_reused=True)
+        calls.deliver(answer, is_reused=True, is_priced=self.rules.has_price(model))
         day = utc_day(round(self._clock.now() * MICROSECONDS))
         provider = self.rules.provider
         task = task_name(calls.job.task)
