@@ -72,7 +72,10 @@ def test_a_worker_is_started_once_its_python_is_there_again(
 
     caplog.handler.addFilter(arrive)
     supervisor = Supervisor(SPEC, no_store, PlainDisplay())
-    code = supervisor.run()
+    try:
+        code = supervisor.run()
+    finally:
+        caplog.handler.removeFilter(arrive)
 
     assert code == 1
     assert supervisor.failure is not None
