@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.campaign.crew import Crew
+from tests.campaign.crew import Crew, Store
 from tests.campaign.oracle import Evidence, Oracle, sentences
 from tests.campaign.shop import FOLDER
 from tests.campaign.skew import Skew, check_out
@@ -26,14 +27,22 @@ KILLS_PER_ROUND = 15
 PROGRAMS = Path(sys.executable).parent
 
 
+BACK_ENDS = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = %s"
+
+
 @contextlib.contextmanager
-def store_of(kind: str, folder: Path) -> Iterator[str]:
-    """The URL of a new store."""
+def store_of(kind: str, folder: Path) -> Iterator[Store]:
+    """A new store; a server restarts and ends connections now and then."""
     if kind == "sqlite":
-        yield f"sqlite:///{folder}/store.db"
+        yield Store(f"sqlite:///{folder}/store.db")
         return
-    with Cluster() as cluster:
-        yield cluster.create_database("campaign")
+    with Cluster(durable=True) as cluster:
+        name = "campaign"
+        disturbances = {
+            "crash of the server": cluster.restart_immediate,
+            "end of all connections": lambda: cluster.ask(BACK_ENDS, name),
+        }
+        yield Store(cluster.create_database(name), disturbances)
 
 
 class Round:
@@ -137,6 +146,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="a file to which each round adds a line")
     parser.add_argument("--skew", metavar="REF", help="another version, beside this one")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and what was started ends with it
     harm = skew(given.skew, given.seed) if given.skew else 0
     for kind in ("sqlite", "postgres"):
         if kills := getattr(given, kind):

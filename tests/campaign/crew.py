@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,14 @@ KINDS = {"worker": 50, "supervisor": 18, "any": 8, "run": 12, "all": 6, "produce
 #: How a run may end when it is stopped; by the signal itself if that came in its first moment.
 STOPPED = {0, 4, -signal.SIGKILL, -signal.SIGTERM}
 RESERVE_MICRO_USD = 12_000  # more than one call may cost
+
+
+@dataclass
+class Store:
+    """Where the jobs are, and what may happen to it beside the kills."""
+
+    url: str
+    disturbances: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,7 +89,7 @@ def _is_alive(pid: int) -> bool:
 class Crew:
     """All processes of one round, in one folder, on one store."""
 
-    def __init__(self, folder: Path, store: str, seed: int, programs: Path) -> None:
+    def __init__(self, folder: Path, store: Store, seed: int, programs: Path) -> None:
         self.folder = folder
         self.store = store
         self.random = random.Random(seed)
@@ -109,7 +118,7 @@ class Crew:
             (self.folder / f"{app}.py").write_text(text)
         seats = "\n".join(f"{seat} = {limit}" for seat, limit in SEATS.items())
         (self.folder / "penstock.toml").write_text(
-            f'store = "{self.store}"\n\n[limits.seat]\n{seats}\n\n[tasks]\nmax_attempts = 3\n'
+            f'store = "{self.store.url}"\n\n[limits.seat]\n{seats}\n\n[tasks]\nmax_attempts = 3\n'
         )
 
     def note(self, what: str, **facts: Any) -> None:
@@ -152,9 +161,10 @@ class Crew:
         return Run(name, app, process)
 
     def raise_budget(self, app: str) -> None:
-        """Allow a few calls more than what was billed, and than what may be in doubt."""
+        """Allow some calls more than what was billed, and than what may be in doubt."""
         status = json.loads(self.line.tell(status=app))
-        more = self.random.randint(5, 60) * 4_000 + status["undelivered"] * RESERVE_MICRO_USD
+        calls = self.random.randint(5, self.random.choice((60, 400)))
+        more = calls * 4_000 + status["undelivered"] * RESERVE_MICRO_USD
         self._budgets[app] = max(self._budgets[app], status["billed"] + more)
 
     def lift_budget(self, app: str) -> None:
@@ -171,9 +181,18 @@ class Crew:
         self.runs += [self.start(app, *self._size()) for app in apps]
         for _ in range(kills):
             self._wait_for_a_moment()
+            self._disturb()
             self._kill_something()
             self._start_again()
         self.line.tell(enough=True)
+
+    def _disturb(self) -> None:
+        """Do something to the database of which nobody may take harm, if there is such a thing."""
+        if self.store.disturbances and self.random.random() < 0.3:
+            disturbance = self.random.choice(list(self.store.disturbances))
+            self.note("disturbed", how=disturbance)
+            self.store.disturbances[disturbance]()
+            time.sleep(self.random.random())
 
     def _size(self) -> tuple[str, ...]:
         words = ["--slots", str(self.random.choice((4, 12, 40)))]

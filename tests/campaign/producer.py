@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from penstock import Penstock
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreUnavailable
 from tests.campaign.shop import FOLDER, Batch, Line, make_app
 
 LOOK_BACK = timedelta(seconds=20)
@@ -38,31 +38,40 @@ class Witness:
             self._told |= set(seen)
 
 
-def main(name: str) -> None:
-    """Hand over until the ledger says that it is enough."""
-    app = make_app(name)
-    line = Line()
-    witness = Witness(app, line)
-    done = Path(os.environ[FOLDER], f"{name}.batches")
-    number = int(done.read_text()) if done.exists() else 0
-    wish = line.tell(wish=name)
-    while wish != "enough":
-        if wish == "more":
-            batch = Batch(app, name, number)
-            line.tell(offered=batch.keys(), app=name, batch=number)
-            app.enqueue_many(batch.requests)
-            line.tell(accepted=batch.keys(), counted=batch.counted, app=name, batch=number)
-            number += 1
-            done.with_suffix(".new").write_text(str(number))
-            os.replace(done.with_suffix(".new"), done)
-        else:
-            time.sleep(0.1)
-        witness.look()
-        wish = line.tell(wish=name)
+class Producer:
+    """Hands over until the ledger says that it is enough; a server that is away is waited for."""
+
+    def __init__(self, name: str) -> None:
+        self._app = make_app(name)
+        self._line = Line()
+        self._witness = Witness(self._app, self._line)
+        self._done = Path(os.environ[FOLDER], f"{name}.batches")
+        self._number = int(self._done.read_text()) if self._done.exists() else 0
+
+    def work(self) -> None:
+        while (wish := self._line.tell(wish=self._app.name)) != "enough":
+            try:
+                if wish == "more":
+                    self._hand_over()
+                self._witness.look()
+            except StoreUnavailable:  # or unknown: to repeat it does no harm
+                wish = "wait"
+            if wish == "wait":
+                time.sleep(0.1)
+
+    def _hand_over(self) -> None:
+        batch = Batch(self._app, self._app.name, self._number)
+        facts = {"app": self._app.name, "batch": self._number}
+        self._line.tell(offered=batch.keys(), **facts)
+        self._app.enqueue_many(batch.requests)
+        self._line.tell(accepted=batch.keys(), counted=batch.counted, **facts)
+        self._number += 1
+        self._done.with_suffix(".new").write_text(str(self._number))
+        os.replace(self._done.with_suffix(".new"), self._done)
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1])
+        Producer(sys.argv[1]).work()
     except PenstockError as refused:
         sys.exit(str(refused))
