@@ -44,6 +44,7 @@ PenstockError
 ├── OutputFailed                     the world's: a file of outputs cannot be written or read
 ├── DatasetDamaged                   the world's: a committed slice's file is gone or has changed
 ├── BuildLost                        the world's: another build has taken the locks of this one
+├── DatasetsLocked                   nobody's: a schedule waits for datasets that are being built
 ├── LeaseLost                        the world's: this job is no longer ours
 ├── NoResult                         a job has no result (carries key, state and reason)
 │   ├── JobNotEnded                  nobody's: it has not ended yet
@@ -351,6 +352,10 @@ class DatasetDamaged(PenstockError):
 
 class BuildLost(PenstockError):
     """Another build has taken the locks of this one, which could not renew them in time."""
+
+
+class DatasetsLocked(PenstockError):
+    """A schedule waits for datasets that somebody else builds, or for its own last plan."""
 
 
 class LeaseLost(PenstockError):

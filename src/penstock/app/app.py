@@ -32,7 +32,13 @@ from penstock.definitions.request import (
 )
 from penstock.definitions.result import JobView, Returning, view_of
 from penstock.definitions.retry import Retry
-from penstock.definitions.schedule import Schedule, ScheduleDecorator, ScheduleOptions
+from penstock.definitions.schedule import (
+    KeptDatasets,
+    Schedule,
+    ScheduleDecorator,
+    ScheduleOptions,
+    dataset_schedule,
+)
 from penstock.definitions.task import (
     CONFIGURED,
     LimitValue,
@@ -378,6 +384,34 @@ class Penstock:
             return schedule
 
         return decorate
+
+    def keep_current(
+        self,
+        *targets: Dataset[..., Any] | str,
+        since: Moment,
+        every: Duration,
+        tz: str = "UTC",
+        name: str = "datasets",
+        eager: bool = False,
+        yes: bool = False,
+    ) -> None:
+        """Keep datasets up to date to now, with all that they need, while `penstock run` runs.
+
+        It is a schedule: each tick enqueues what is missing or stale, as `penstock build` does.
+        A slice that fails is built again by the next tick, and holds up nothing but what needs it.
+
+        Args:
+            targets: datasets, or their names.
+            since: the first moment; a date is its midnight by the clocks of each calendar.
+            every: an interval such as "15m", or a cron expression of five fields.
+            tz: the place whose clocks a cron expression is about.
+            name: what the schedule is called: its unit is `schedule:NAME`.
+            eager: start each job as soon as what it needs is there, and commit it by itself.
+            yes: however many slices it may be.
+        """
+        names = tuple(sorted({one if isinstance(one, str) else one.name for one in targets}))
+        keeps = KeptDatasets(targets=names, since=since, eager=eager, yes=yes)
+        self.registry.add_schedule(dataset_schedule(name, keeps, _timing(every, tz)))
 
     @overload
     def preflight(

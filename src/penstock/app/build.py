@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from penstock.app.dataset_reader import found_root
-from penstock.builds.build import BuildScope
+from penstock.app.registry import Registry
+from penstock.builds.build import Aside, BuildScope
+from penstock.builds.kept import DatasetKeeper
 from penstock.builds.slice import SliceSite, slice_task, slice_tasks
-from penstock.clock import SystemClock
+from penstock.clock import Clock, SystemClock
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset, Moment
+from penstock.definitions.schedule import KeptDatasets, Schedule
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
+from penstock.ids import IdSource
 from penstock.model.dataset import Calendar
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot
+from penstock.planning.build_plan import check_build
 from penstock.planning.calendars.timestamps import parse_moment
+from penstock.planning.graph import closure
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.supervisor.protocol import BuildSpec
@@ -125,6 +132,66 @@ def served_tasks(
     """What every other worker of an app serves of builds, if there is a root to write to."""
     root = found_root(settings, folder) if datasets else None
     return {} if root is None else slice_tasks(SliceSite(root, datasets), datasets)
+
+
+def current_request(datasets: Datasets, keeps: KeptDatasets, now: int) -> BuildRequest:
+    """What a schedule of datasets wants to be there at a time."""
+    starts = [parse_moment(keeps.since, datasets[x].calendar, now) for x in keeps.targets]
+    return BuildRequest(
+        targets=keeps.targets,
+        ranges=tuple((start, max(start, now + 1)) for start in starts),
+        eager=keeps.eager,
+        yes=keeps.yes,
+        to_now=True,
+    )
+
+
+def kept_datasets(registry: Registry) -> dict[str, KeptDatasets]:
+    """What schedules of an app keep current, by their names."""
+    return {name: one.keeps for name, one in registry.schedules.items() if one.keeps is not None}
+
+
+def served_schedules(
+    registry: Registry,
+    root: Callable[[], OutputRoot],
+    settings: Settings,
+    store: Store,
+    clock: Clock,
+    ids: IdSource,
+    aside: Aside,
+) -> dict[str, Schedule[..., Any]]:
+    """The schedules of an app as a daemon ticks them; the root is made if one keeps datasets."""
+    served = dict(registry.schedules)
+    kept = kept_datasets(registry)
+    if not kept:
+        return served
+    scope = build_scope(registry.name, registry.datasets, root())
+    for name, keeps in kept.items():
+        keeper = DatasetKeeper(
+            served[name],
+            scope,
+            partial(current_request, registry.datasets, keeps),
+            store,
+            clock,
+            ids,
+            settings.runtime.lease_ttl_seconds,
+            aside,
+        )
+        served[name] = served[name].bound(keeper.tick)
+    return served
+
+
+def schedule_problems(registry: Registry, now: int) -> Iterator[str]:
+    """What no tick of a schedule of datasets could do, whatever is committed."""
+    specs = registry.dataset_specs
+    for schedule, keeps in kept_datasets(registry).items():
+        try:
+            for name in keeps.targets:
+                registry.find_dataset(name)
+            check_build(specs, current_request(registry.datasets, keeps, now), now)
+            check_parquet(registry.datasets, closure(specs, keeps.targets))
+        except UsageError as error:
+            yield f"{schedule}: {error}"
 
 
 def empty_store() -> Store:

@@ -82,9 +82,16 @@ class Queue:
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:
         """Multiply preflights and schedules by partitions: what a daemon checks and arms."""
+        from penstock.app.build import schedule_problems  # builds are no business of a queue
+
         registry = self._registry
         return plan_daemon(
-            registry.preflights, registry.schedules, registry.dimensions, settings, now
+            registry.preflights,
+            registry.schedules,
+            registry.dimensions,
+            settings,
+            now,
+            schedule_problems(registry, now),
         )
 
     def store_url(self, loaded: LoadedSettings) -> str:

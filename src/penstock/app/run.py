@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -17,6 +18,7 @@ from penstock.app.build import (
     build_scope,
     build_tasks,
     check_parquet,
+    served_schedules,
     served_tasks,
 )
 from penstock.app.daemon import begun_now, checked_values, plan_of_now, preflight_run
@@ -100,10 +102,20 @@ class Runner:
         """The same with what was asked for; a daemon runs its preflights first."""
         registry, settings, clock = self._registry, loaded.settings, SystemClock()
         plan = self._queue.plan_daemon(settings, to_micros(clock.now())) if daemon else None
-        tasks = {**registry.tasks, **served_tasks(registry.datasets, settings)}
         if plan is None:
+            tasks = {**registry.tasks, **served_tasks(registry.datasets, settings)}
             return await self._work(loaded, options, tasks, on_progress)
         store = await self._queue.store_async()
+        schedules = served_schedules(
+            registry,
+            partial(self._queue.root, loaded),
+            settings,
+            store,
+            clock,
+            ids,
+            asyncio.to_thread,
+        )
+        served = served_tasks(registry.datasets, settings)
         checks = preflight_run(
             plan,
             registry.preflights,
@@ -118,7 +130,7 @@ class Runner:
             Arming(registry.name, store, clock, ids.random),
             lambda: begun_now(plan, registry.schedules, to_micros(clock.now())),
         )
-        tasks = {**tasks, **registry.schedules}
+        tasks = {**registry.tasks, **served, **schedules}
         return await self._work(loaded, options, tasks, on_progress, plan, start)
 
     def _loaded(self, flags: Mapping[str, object]) -> LoadedSettings:

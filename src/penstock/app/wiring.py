@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from penstock.admission.requests.policy import ProcessShare, ProviderPolicy
+from penstock.builds.kept import KeptLocks, keeper_mark
 from penstock.builds.slice import SliceKind, SliceTask, StepKind, StepTask
 from penstock.builds.slice_inputs import SliceReader
 from penstock.clock import Clock, SystemClock
@@ -175,7 +176,7 @@ def build_worker(
         parts = replace(parts, begin=partial(checked.read, store, parts.retry))
     config = _config(options, settings, sources, providers, share)
     config = replace(config, unserved=unserved_tasks(tasks, policies, share))
-    config = _keeping_plan(plan, config, options, parts)
+    config = _keeping_plan(plan, config, options, parts, tasks)
     return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
 
 
@@ -184,6 +185,7 @@ def _keeping_plan(
     config: WorkerConfig,
     options: RunOptions,
     parts: WorkerParts,
+    tasks: Mapping[str, Task[..., Any]],
 ) -> WorkerConfig:
     """The configuration of a worker that tells what it ticks; one worker of a run keeps it so."""
     if plan is None:
@@ -191,6 +193,11 @@ def _keeping_plan(
     config = replace(config, plan=plan_mark(plan()))
     if not config.place and not config.solo:
         parts.observers.subscribe((PlanKeeper(options.app, options.run_id, plan, parts),))
+        ticking = [task for task in tasks.values() if isinstance(task, Schedule)]
+        marks = frozenset(keeper_mark(options.app, one.name) for one in ticking if one.keeps)
+        if marks:
+            times = config.lease_ttl_seconds, config.beat_seconds
+            parts.observers.subscribe((KeptLocks(marks, parts, *times),))
     return config
 
 
@@ -236,7 +243,7 @@ def kinds_of(
         Preflight: PreflightKind(checked),
         Schedule: TickKind(schedules, parts, checked, preflights),
         SliceTask: SliceKind(slices, _rechecked(checked, parts, reader) or reader, checked),
-        StepTask: StepKind(reader),
+        StepTask: StepKind(reader, parts),
     }
 
 

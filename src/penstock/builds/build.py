@@ -27,6 +27,7 @@ from penstock.errors import BuildLost, OutputFailed, UsageError
 from penstock.model.dataset import DatasetSpec, SliceMarks, SliceOutput, built_as
 from penstock.model.job import TERMINAL, JobId, JobState
 from penstock.model.plan import (
+    KEEPER,
     BuildPlan,
     BuildReport,
     BuildRequest,
@@ -155,14 +156,29 @@ class Build:
         self._has_abandoned = False  # a plan of somebody who is gone
         self.is_lost = False  # somebody else has taken a lock
 
+    @property
+    def digest(self) -> str:
+        """By which a plan of the same request is known."""
+        return request_digest(self._scope.specs, self._request, self._scope.root.id)
+
+    async def try_lock(self) -> LocksTaken:
+        """Take the locks of all datasets, unless others hold one of them.
+
+        Raises:
+            UsageError: the root is another store's.
+        """
+        await self._claim_root()
+        answer = await self._take()
+        self.has_locks = answer.taken
+        return answer
+
     async def lock(self) -> None:
         """Take the locks of all datasets, however long others hold them.
 
         Raises:
             UsageError: the root is another store's.
         """
-        owner = await self._ask(partial(self._store.own_name, f"store-{self._holder.run_id}"))
-        await self._aside(lambda: claim_root(self._scope.root, owner))
+        await self._claim_root()
         since, told = self._clock.monotonic(), False
         while not (answer := await self._take()).taken:
             if not told and self._clock.monotonic() - since >= SAY_AFTER_SECONDS:
@@ -180,7 +196,7 @@ class Build:
             BuildLost: somebody else has taken the locks meanwhile.
             UsageError: what is asked for cannot be planned.
         """
-        digest = request_digest(self._scope.specs, self._request, self._scope.root.id)
+        digest = self.digest
         self.prepared = await self._take_up(digest) or await self._begin(digest)
         return self.prepared
 
@@ -216,9 +232,14 @@ class Build:
     async def _ask(self, ask: Callable[[], Reply[T]]) -> T:
         return await self._retry.until_answered(WAITS, ask)
 
+    async def _claim_root(self) -> None:
+        own = self._holder.run_id.rpartition(KEEPER)[2]
+        owner = await self._ask(partial(self._store.own_name, f"store-{own}"))
+        await self._aside(lambda: claim_root(self._scope.root, owner))
+
     async def _take(self) -> LocksTaken:
         """Ask for the locks; those of runs that are certainly gone are released first."""
-        gone: list[str] = []
+        gone = [] if self._holder.unit is None else [self._holder.mark]
         while True:
             answer = await self._ask(
                 partial(
@@ -368,6 +389,7 @@ class Build:
             Placement(task=step_task(self._scope.root.id), group=STEPS),
             eager=request.eager,
             fail_fast=request.fail_fast,
+            unit=self._holder.unit,
         )
         while batch := await self._aside(lambda: list(islice(jobs, self._store.bulk_jobs))):
             await self._ask(partial(self._store.enqueue, batch))

@@ -26,6 +26,7 @@ class LockHolder:
     run_id: str
     mark: str  # of the process that keeps them alive
     ttl_seconds: float  # how long they live without a heartbeat
+    unit: str | None = None  # of a schedule: its ticks give way to later ones, by the mark
 
 
 def format_holders(locks: Sequence[LockView]) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report of a build: what was built, what failed, and what was skipped because of it."""
+"""Report of a plan: what was built, what failed, and what was skipped because of it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -11,11 +12,14 @@ import msgspec
 
 from penstock.model.dataset import slice_of
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobKind, JobState
-from penstock.model.plan import BuildReport, JobResult, PlanFacts, StepPayload
+from penstock.model.plan import BuildReport, JobResult, KeptEnd, PlanFacts, StepPayload
 from penstock.stores.protocol import PlanStore
 from penstock.stores.store_future import Reply
 
 PAGE = 1_000  # jobs that are read at once
+FAILED_NAMED = 20  # slices of the plan of a schedule, in its cursor and in the log
+
+log = logging.getLogger("penstock.build")
 
 T = TypeVar("T")
 
@@ -115,3 +119,45 @@ def _upstream_key(job: Job) -> str | None:
     if error is None or error.kind != _UPSTREAM:
         return None
     return error.message.partition(": ")[2]
+
+
+async def end_kept_plan(store: PlanStore, ask: AskStore, plan_id: str) -> BuildReport | None:
+    """End the plan of a schedule, all jobs of which have ended; safe to repeat."""
+    row = await ask(partial(store.plan, plan_id))
+    if row is None:
+        return None
+    await ask(partial(store.end_plan, plan_id))
+    facts = PlanFacts.read(row.document)
+    return await read_report(store, ask, plan_id, facts, row.run_id, stopped=False)
+
+
+def kept_cursor(report: BuildReport, ended_at: int) -> str:
+    """What a plan that has ended leaves with its unit, as strict JSON text."""
+    failed = tuple(slice_of(one.job_id) for one in report.failed[:FAILED_NAMED])
+    end = KeptEnd(
+        plan_id=report.plan_id or "",
+        ended_at=ended_at,
+        slices=report.slices,
+        failed=len(report.failed),
+        skipped=len(report.skipped),
+        failures=failed,
+    )
+    return msgspec.json.encode(end).decode()
+
+
+def log_kept_end(unit: str, report: BuildReport) -> None:
+    """Tell how the plan of a schedule went, and name what failed."""
+    log.info("Plan %s of %r has ended: %d slices built.", report.plan_id, unit, report.slices)
+    for one in report.failed[:FAILED_NAMED]:
+        why = "" if one.error is None else f": {one.error.format()}"
+        log.error(
+            "%s failed%s; the next tick of %r tries it again.", slice_of(one.job_id), why, unit
+        )
+    more = len(report.failed) - FAILED_NAMED
+    if more > 0 or report.skipped:
+        log.error(
+            "Of plan %s, %d more jobs failed and %d were skipped because of those that failed.",
+            report.plan_id,
+            max(more, 0),
+            len(report.skipped),
+        )

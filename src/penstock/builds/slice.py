@@ -8,7 +8,7 @@ that returns. Its end stages one manifest for each slice; the end of a barrier c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -16,23 +16,34 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec.structs import replace
 
+from penstock.builds.report import end_kept_plan, kept_cursor, log_kept_end
 from penstock.definitions.context import Context, JobInfo
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.task import Task, TaskOptions
 from penstock.errors import InternalError, Skip, UsageError
 from penstock.model.dataset import SliceOutput, built_as, task_name, utc_datetime
 from penstock.model.job import SLICE, STEP, AttemptError, ErrorCategory, JobState, LeasedJob
-from penstock.model.lease import CommitLevel, Effect, EnqueueJobs, JobEnd, StageManifest
-from penstock.model.plan import SlicePayload, Step, StepPayload
+from penstock.model.lease import (
+    CommitLevel,
+    Effect,
+    EnqueueJobs,
+    JobEnd,
+    SetCursor,
+    StageManifest,
+)
+from penstock.model.plan import BuildReport, SlicePayload, Step, StepPayload
 from penstock.outputs.garbage import remove_attempt_files
 from penstock.outputs.paths import attempt_mark, slice_names
 from penstock.outputs.read import Slices, SlicesData
 from penstock.outputs.root import OutputRoot
 from penstock.outputs.write import encode_slices, write_slices
-from penstock.worker.attempt import Attempt, Encoded
+from penstock.worker.attempt import Attempt, AttemptEnd, Encoded
 from penstock.worker.job_kind import PlainKind, PreflightValues
 from penstock.worker.kind import JobReader
+from penstock.worker.parts import WorkerParts
 from penstock.worker.thread_executor import ThreadRunner
+
+WAITS = "Ending the plan of a schedule has to wait"
 
 T = TypeVar("T")
 
@@ -49,6 +60,7 @@ class SliceInputs(msgspec.Struct, frozen=True, kw_only=True):
     basis: int = 0  # the store's commit number at that read
     needs: tuple[SlicesData, ...] = ()
     missing: str | None = None  # what is needed and not there: the job cannot be done
+    report: BuildReport | None = None  # of the plan of a schedule, of which this is the end
     failed: str | None = None  # what failed before: the job is skipped
 
 
@@ -164,7 +176,13 @@ def slice_tasks(site: SliceSite, names: Iterable[str]) -> dict[str, Task[..., An
     return {task.name: task for task in tasks}
 
 
-async def _step(ctx: Context, step: str, level: int | None = None, fail_fast: bool = False) -> None:
+async def _step(
+    ctx: Context,
+    step: str,
+    level: int | None = None,
+    fail_fast: bool = False,
+    unit: str | None = None,
+) -> None:
     """A barrier, a gate, a join or an end: what it does is in its acknowledgement."""
 
 
@@ -267,8 +285,21 @@ class StepKind(PlainKind):
     payload_is_final = False
     releases_stale = True
 
-    def __init__(self, reader: JobReader) -> None:
+    def __init__(self, reader: JobReader, parts: WorkerParts) -> None:
         super().__init__(reader=reader)
+        self._store = parts.store
+        self._retry = parts.retry
+
+    def before(self, attempt: Attempt) -> Coroutine[Any, Any, None] | None:
+        """The plan of a schedule ends with its last step; nobody else waits for it."""
+        job = attempt.job
+        if job.plan_id is None or _unit_of(job) is None:
+            return None
+        return self._end_plan(job, job.plan_id)
+
+    async def _end_plan(self, job: LeasedJob, plan_id: str) -> None:
+        ask = partial(self._retry.until_answered, WAITS)
+        job.brought = replace(_inputs(job), report=await end_kept_plan(self._store, ask, plan_id))
 
     def returned(
         self,
@@ -277,6 +308,12 @@ class StepKind(PlainKind):
         now_at: int,
     ) -> JobEnd:
         return _stepped(attempt, now_at)
+
+    def ended(self, job: LeasedJob, end: AttemptEnd) -> str | None:
+        unit, report = _unit_of(job), _inputs(job).report if isinstance(end, JobEnd) else None
+        if unit is not None and report is not None:
+            log_kept_end(unit, report)
+        return None
 
 
 def _built(
@@ -332,6 +369,9 @@ def _stepped(attempt: Attempt, now_at: int) -> JobEnd:
     job = attempt.job
     payload = _step_payload(job.payload)
     effects: tuple[Effect, ...] = ()
+    report = _inputs(job).report
+    if payload.unit is not None and report is not None:
+        effects = (SetCursor(payload.unit, kept_cursor(report, now_at)),)
     if payload.step is Step.LEVEL and payload.level is not None and job.plan_id is not None:
         effects = (CommitLevel(job.plan_id, payload.level),)
     failed = _inputs(job).failed
@@ -339,6 +379,11 @@ def _stepped(attempt: Attempt, now_at: int) -> JobEnd:
         return JobEnd(job, JobState.DONE, attempt.started_at, now_at, None, None, effects)
     why = AttemptError(ErrorCategory.OWN, "Skip", f"fail fast: not all of {failed} succeeded")
     return JobEnd(job, JobState.SKIPPED, attempt.started_at, now_at, None, why, effects)
+
+
+def _unit_of(job: LeasedJob) -> str | None:
+    """The unit of the schedule whose plan ends with this step."""
+    return _step_payload(job.payload).unit
 
 
 def _inputs(job: LeasedJob) -> SliceInputs:

@@ -215,11 +215,11 @@ class SliceReader:
         return False
 
     async def _running(self, jobs: Iterable[LeasedJob]) -> set[str | None]:
-        """Those of the plans of some jobs that somebody leads."""
+        """Those of the plans of some jobs that run, or whose end is all that is left."""
         found = set[str | None]()
         for plan_id in {job.plan_id for job in jobs if job.plan_id is not None}:
             plan = await self._store.plan(plan_id)
-            if plan is not None and plan.state is PlanState.RUNNING:
+            if plan is not None and plan.state in (PlanState.RUNNING, PlanState.ENDED):
                 found.add(plan_id)
         return found
 

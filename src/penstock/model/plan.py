@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from penstock.model.job import AttemptError, JobState
+from penstock.model.job import SCHEDULE, AttemptError, JobState
 
 
 class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +21,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     eager: bool = False  # each job as soon as its own needs are there
     fail_fast: bool = False
     yes: bool = False  # however many
+    to_now: bool = False  # its ranges end where the clock is: who comes later asks the same
 
 
 class JobRange(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +96,7 @@ class StepPayload(msgspec.Struct, frozen=True, omit_defaults=True):
     step: Step
     level: int | None = None  # of a barrier
     fail_fast: bool = False  # a barrier of a level in which something failed ends skipped
+    unit: str | None = None  # of an end: that of the schedule whose plan ends with it
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +140,17 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.failed or self.skipped or self.stopped)
 
 
+class KeptEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How the last plan of a schedule of datasets ended: the cursor of its unit."""
+
+    plan_id: str
+    ended_at: int
+    slices: int  # built
+    failed: int = 0  # jobs; the next tick tries them again
+    skipped: int = 0  # because of those
+    failures: tuple[str, ...] = ()  # the first of those that failed
+
+
 class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a plan besides its jobs: the document of its row."""
 
@@ -173,6 +186,15 @@ class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def document(self) -> str:
         return msgspec.json.encode(self).decode()
+
+
+KEEPER = "#"  # between the unit of a schedule and the tick that has locked datasets for it
+
+
+def keeper_of(run_id: str) -> str | None:
+    """The unit of the schedule that a lock or a plan belongs to; None: a run's, by its id."""
+    unit, sep, _ = run_id.partition(KEEPER)
+    return unit if sep and unit.startswith(SCHEDULE) else None
 
 
 class LockView(msgspec.Struct, frozen=True, kw_only=True):

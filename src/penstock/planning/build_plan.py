@@ -80,6 +80,9 @@ def request_digest(specs: Mapping[str, DatasetSpec], request: BuildRequest, root
     Args:
         root: the id of the place that outputs go to.
     """
+    if request.to_now:
+        starts = tuple((start, start) for start, _ in request.ranges)
+        request = msgspec.structs.replace(request, ranges=starts)
     return _digest(specs, closure(specs, request.targets), request, root)
 
 

@@ -114,6 +114,7 @@ def plan_jobs(
     *,
     eager: bool = False,
     fail_fast: bool = False,
+    unit: str | None = None,
 ) -> Iterator[NewJob]:
     """All jobs of a plan, in an order in which every edge points to an earlier one.
 
@@ -122,8 +123,9 @@ def plan_jobs(
         step: where gates, joins, barriers, the start and the end go; the start's task is its own.
         eager: each job begins as soon as its own needs are there, else level by level.
         fail_fast: a barrier of a level in which something failed lets nothing through.
+        unit: of the schedule whose plan it is; None: a run waits for its end.
     """
-    submission = _PlanSubmission(plan, place, step, eager=eager)
+    submission = _PlanSubmission(plan, place, step, eager=eager, unit=unit)
     return submission.by_need() if eager else submission.by_level(fail_fast=fail_fast)
 
 
@@ -137,10 +139,12 @@ class _PlanSubmission:
         step: Placement,
         *,
         eager: bool,
+        unit: str | None,
     ) -> None:
         self._plan = plan
         self._step = step
         self._eager = eager
+        self._end = StepPayload(Step.END, unit=unit)
         self._keys = PlanKeys(plan.plan_id)
         self._jobs = _by_dataset(plan)
         self._places = {name: place(name) for name in self._jobs}
@@ -165,7 +169,7 @@ class _PlanSubmission:
             barrier = StepPayload(Step.LEVEL, number, fail_fast)
             yield self._stepped(below, barrier, ended)
         last = Edge(below, EdgeKind.FINISHED)
-        yield self._stepped(self._keys.end, StepPayload(Step.END), [last])
+        yield self._stepped(self._keys.end, self._end, [last])
 
     def by_need(self) -> Iterator[NewJob]:
         start = Edge(self._keys.start)
@@ -182,7 +186,7 @@ class _PlanSubmission:
             for gate in sorted(gates.get(name, ())):
                 yield self._gate(name, gate)
         ended = yield from self._joined(ended)
-        yield self._stepped(self._keys.end, StepPayload(Step.END), ended or [start])
+        yield self._stepped(self._keys.end, self._end, ended or [start])
 
     # ── What a job waits for ──────────────────────────────────────────────────────────────────
 

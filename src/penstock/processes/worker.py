@@ -31,13 +31,14 @@ from typing import Any
 from penstock.admission.requests.policy import ProcessShare
 from penstock.app import wiring
 from penstock.app.app import Penstock
-from penstock.app.build import served_tasks
+from penstock.app.build import kept_datasets, served_schedules, served_tasks
 from penstock.app.daemon import checked_values, plan_of_now
 from penstock.app.dataset_reader import found_root
 from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.config.find_app import find_app
 from penstock.config.load import LoadedSettings, load_settings
 from penstock.config.settings import Settings
+from penstock.definitions.schedule import Schedule
 from penstock.definitions.task import Task
 from penstock.errors import PenstockError, StoreUnavailable, UsageError
 from penstock.ids import SystemIds
@@ -270,7 +271,11 @@ def _work(
         return protocol.Finished()
     app.use_store(store)
     table = SlotTable(table_fd, wiring.slot_count(settings, app.providers), fresh=True)
-    if spec.build is not None or (app.datasets and found_root(settings, folder) is not None):
+    keeps = plan is not None and bool(kept_datasets(app.registry))
+    if keeps:
+        app.root(loaded)  # where their slices go; refused before any preflight runs
+    has_root = app.datasets and found_root(settings, folder) is not None
+    if spec.build is not None or keeps or has_root:
         load_arrow()  # takes a second, in which no loop may be blocked
     gc.freeze()  # what is there by now stays: no collection needs to look at it again
     protocol.send(channel, _hello(app.name, url, settings))
@@ -425,8 +430,17 @@ class WorkerProcess:
         app, spec = self.app, self.order.spec
         if spec.build is not None:
             return tasks_of_build(app, spec.build, self.loaded)
+        schedules = {} if self.plan is None else self._schedules()
         served = served_tasks(app.datasets, self.loaded.settings, Path(spec.folder))
-        return {**app.tasks, **served, **({} if self.plan is None else app.schedules)}
+        return {**app.tasks, **served, **schedules}
+
+    def _schedules(self) -> dict[str, Schedule[..., Any]]:
+        app, loaded = self.app, self.loaded
+        clock, ids = SystemClock(), SystemIds()
+        root = partial(app.root, loaded)
+        return served_schedules(
+            app.registry, root, loaded.settings, app.store, clock, ids, asyncio.to_thread
+        )
 
     def _worker(self, plan_id: str | None, keeper: FallbackHeartbeat) -> Worker:
         app, order, spec, settings = self.app, self.order, self.order.spec, self.loaded.settings

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import (
     AccountClosed,
+    DatasetsLocked,
     PayloadError,
     PenstockError,
     ProviderNotAvailableHere,
@@ -395,6 +396,7 @@ Opinion = Classified | Category | tuple[Category, float | timedelta | None] | No
 Classifier = Callable[[BaseException], Opinion]
 
 _NODE = Classified(FailureClass.NODE)
+_SERVICE = Classified(FailureClass.SERVICE)
 _UNKNOWN = Classified(FailureClass.UNKNOWN)
 _MISTAKE = Classified(FailureClass.MISTAKE)
 
@@ -507,6 +509,8 @@ def _recognise(error: BaseException, now: float) -> Classified | None:
         return _asks(_asked_wait(error.retry_after_seconds, now))
     if isinstance(error, AccountClosed | ProviderThrottled | ProviderUnavailable):
         return _asks(_asked_wait(error.retry_after, now), error.status_code)
+    if isinstance(error, DatasetsLocked):
+        return _SERVICE
     # 3. The error says itself how long to wait.
     asked = _asked_wait(_peek(error, "retry_after"), now)
     if asked is not None:

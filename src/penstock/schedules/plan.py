@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.config.load import LoadedSettings, dotted, nearest_known
@@ -50,9 +50,15 @@ def plan_daemon(
     dimensions: Mapping[str, Partitions[Any]],
     settings: Settings,
     now: int,
+    others: Iterable[str] = (),
 ) -> DaemonPlan:
-    """Evaluate each dimension that is used once, multiply, and refuse all mistakes together."""
+    """Evaluate each dimension that is used once, multiply, and refuse all mistakes together.
+
+    `others` are problems that were found elsewhere.
+    """
     problems = Problems()
+    for problem in others:
+        problems.add(problem)
     values = _values(preflights, schedules, dimensions, settings, problems)
     checks = _units(PREFLIGHT, preflights, values, problems)
     ticks = _units(SCHEDULE, schedules, values, problems)

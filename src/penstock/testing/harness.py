@@ -19,7 +19,14 @@ import msgspec
 
 from penstock.app import wiring
 from penstock.app.app import Penstock
-from penstock.app.build import BuildOptions, build_request, build_scope, build_tasks
+from penstock.app.build import (
+    BuildOptions,
+    build_request,
+    build_scope,
+    build_tasks,
+    kept_datasets,
+    served_schedules,
+)
 from penstock.app.daemon import begun_now, checked_values, plan_of_now, preflight_run
 from penstock.builds.build import Build, EmbeddedBuild
 from penstock.builds.locks import LockHolder
@@ -328,7 +335,14 @@ class Harness:
         await start.run()
 
     async def _work(self) -> None:
-        with self._run({**self.app.tasks, **self.app.schedules}, drain=False) as worker:
+        registry, clock = self.app.registry, self.clock
+        schedules = served_schedules(
+            registry, lambda: self._root, self._settings, self.store, clock, self._ids, _at_once
+        )
+        tasks = {**self.app.tasks, **schedules}
+        if kept_datasets(registry):
+            tasks |= build_tasks(self.app.datasets, self._root, self.app.datasets)
+        with self._run(tasks, drain=False) as worker:
             self._worker = worker
             await worker.run()
         if worker.ended_schedules:

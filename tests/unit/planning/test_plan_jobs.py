@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,7 +30,7 @@ def planned(*specs: DatasetSpec, days: int) -> BuildPlan:
     return plan_build(by_name(specs), request, nothing_built, days * DAY)
 
 
-def jobs_of(plan: BuildPlan, **mode: bool) -> Iterator[NewJob]:
+def jobs_of(plan: BuildPlan, **mode: Any) -> Iterator[NewJob]:
     return plan_jobs(
         plan,
         lambda name: Placement(

@@ -50,7 +50,7 @@ KINDS: dict[str, Kind] = {
     "plain": PlainKind(),
     "tick": TickKind({}, PARTS),
     "slice": SliceKind({}, NO_READER),
-    "step": StepKind(NO_READER),
+    "step": StepKind(NO_READER, PARTS),
 }
 
 
