@@ -323,8 +323,9 @@ class Worker:
             self._lose()
         self._sign_on_again()
         ours = self._is_ready and not self._registration.losing
-        goes_on = ours and self._stopping is None and self._completer.takes_more
-        if goes_on:
+        starts = ours and self._completer.takes_more
+        goes_on = starts and self._stopping is None
+        if starts:  # once it is stopping, only graphs of jobs that run have anything to start
             self._window.scheduler.turn()
             self._end_if_all_started()
         self._completer.kick(self.worker_id)
