@@ -387,9 +387,16 @@ class PrefetchWindow:
             return (), 0
         self.held_back = self._find_held_back() | self._held_tasks
         parked = self._parked() if self.held_back else {}
-        return self._demand.wanted(
-            self._starter.free(), self._monotonic(), exhausted, self.held_back, parked
-        )
+        free = self._free(self._starter)
+        return self._demand.wanted(free, self._monotonic(), exhausted, self.held_back, parked)
+
+    def _free(self, starter: Starter) -> dict[str, int]:
+        """Free slots by kind: tasks of graphs take them, too."""
+        controller, leased = self.scheduler.controller, self.scheduler.controller.leased
+        return {
+            one: min(free, max((controller.limit(one) or 0) - leased.get(one, 0), 0))
+            for one, free in starter.free().items()
+        }
 
     @property
     def holds_for_long(self) -> bool:
@@ -460,7 +467,7 @@ class PrefetchWindow:
         """
         if self._starter is None:
             return False
-        beyond = self._demand.surplus(self._starter.free(), self._monotonic())
+        beyond = self._demand.surplus(self._free(self._starter), self._monotonic())
         if not beyond:
             return False
         ranked: dict[str, list[tuple[int, SchedulableTask]]] = {one: [] for one in beyond}

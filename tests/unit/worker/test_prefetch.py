@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Hashable, Iterable
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,6 +18,7 @@ from penstock.events.kinds import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.model.job import JobId, LeasedJob
 from penstock.model.lease import JobFailure, JobRef
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
 from penstock.testing.clocks import ManualClock
 from penstock.testing.recording_sink import RecordingSink
 from penstock.worker.attempt import Attempt, TaskLimits
@@ -337,3 +339,78 @@ def test_what_waits_in_vain_is_given_back_when_bodies_become_slow() -> None:
     assert len(desk.window) == 2
     assert desk.everything() == ["a1", "b1"]
     assert desk.window.wanted() == (("t",), 4)
+
+
+# Beside the tasks of graphs
+
+
+class Cells:
+    """A source and starter of tasks in memory."""
+
+    def __init__(self, count: int, gate: str | None = None) -> None:
+        request = SchedulerResourceRequest({"async": 1})
+        table = TaskGroupSpec("table:reviews")
+        tasks = (SchedulableTask((0, n), None, table, request, gate) for n in range(count))
+        self.waiting = {task.task_id: task for task in tasks}
+        self.leases: list[TaskAdmissionLease] = []
+
+    def ready_frontier(self) -> list[SchedulableTask]:
+        return [*self.waiting.values()]
+
+    def mark_enqueued(self, ids: Iterable[Hashable]) -> None:
+        for task_id in ids:
+            del self.waiting[task_id]
+
+    def mark_complete(self, task: SchedulableTask) -> None: ...
+
+    def correlation(self, task: SchedulableTask) -> Correlation:
+        return Correlation("run", str(task.task_id))
+
+    def start(
+        self, task: SchedulableTask, lease: TaskAdmissionLease, correlation: Correlation
+    ) -> None:
+        self.leases.append(lease)
+
+    def not_started(self, task: SchedulableTask, error: Exception) -> None: ...
+
+    def blocked(self) -> None: ...
+
+
+def test_slots_that_cells_hold_are_leased_no_jobs_for() -> None:
+    desk, cells = Desk(slots=4), Cells(3)
+    assert desk.window.wanted() == (("t",), 8)
+
+    desk.window.scheduler.attach(cells, cells)
+    desk.window.scheduler.turn()
+
+    assert len(cells.leases) == 3
+    assert desk.window.wanted() == (("t",), 2)
+
+
+@pytest.mark.parametrize("gate", [None, "openai"])
+def test_whatever_is_done_to_the_jobs_of_a_window_leaves_cells_alone(gate: str | None) -> None:
+    desk, cells = Desk(slots=2), Cells(9, gate)
+    scheduler = desk.window.scheduler
+    attachment = scheduler.attach(cells, cells)
+    desk.add(*(job(f"a{n}") for n in range(9)))
+    scheduler.turn()
+    assert (len(desk.window), attachment.queued) == (8, 8)  # one of each has started
+
+    desk.window.learn_use("t", "openai")
+    scheduler.turn()
+    assert (len(desk.window), attachment.queued) == (8, 8)
+    assert len(desk.window.refs()) == 8
+    desk.clock.advance(10.0)
+    desk.window.shrink()
+    desk.window.hold_back("t")
+    assert (len(desk.window), attachment.queued) == (0, 8)
+    desk.window.let_go("t")
+    desk.add(job("a9"))
+    scheduler.turn()
+    desk.window.close()
+
+    assert (len(desk.window), attachment.queued) == (0, 8)
+    assert len(scheduler.detach(attachment)) == 8
+    assert scheduler.detach(attachment) == []
+    assert not len(scheduler.queue)
+    assert len(desk.given_back) == 9
