@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -56,6 +56,7 @@ from penstock.model.job import Edge, Job, NewJob
 from penstock.model.request import ReplyClassifier
 from penstock.model.schedule import Timing
 from penstock.model.task import MetadataSource
+from penstock.model.views import PurgedJobs
 from penstock.planning.timing import cron, interval
 from penstock.redaction.secrets import Secret
 from penstock.retry.classify import Opinion
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from penstock.definitions.table import Table
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
     from penstock.model.run import OnProgress, RunReport
-    from penstock.model.views import PurgedJobs, RerunJobs, RetriedJobs
+    from penstock.model.views import RerunJobs, RetriedJobs
     from penstock.outputs.root import OutputRoot
     from penstock.planning.units import DaemonPlan
     from penstock.stores.protocol import Store
@@ -769,9 +770,12 @@ class Penstock:
 
         What was skipped because of them waits again.
         """
-        from penstock.app import again
+        from penstock.operate.retry import retry_failed, retry_keys
 
-        return again.retry(self._queue.store, keys, _task_name(task))
+        name = _task_name(task)
+        _check_named("retry", keys, name)
+        store = self._queue.store
+        return retry_keys(store, keys) if name is None else retry_failed(store, name, None)
 
     async def retry_async(
         self, *keys: str, task: Returning[Any] | str | None = None
@@ -792,9 +796,11 @@ class Penstock:
             task: all of its done jobs, if no key is given.
             fresh: buy their paid calls anew, instead of reading the answers from the journal.
         """
-        from penstock.app import again
+        from penstock.operate.rerun import rerun
 
-        return again.rerun(self._queue.store, keys, _task_name(task), fresh=fresh)
+        name = _task_name(task)
+        _check_named("rerun", keys, name)
+        return rerun(self._queue.store, keys, name, fresh=fresh)
 
     async def rerun_async(
         self, *keys: str, task: Returning[Any] | str | None = None, fresh: bool = False
@@ -815,9 +821,17 @@ class Penstock:
             task: all of its ended jobs, if no key is given.
             older_than: of a task, or of all: only those that ended longer ago.
         """
-        from penstock.app import again
+        from penstock.operate.purge import purge, purge_keys, purge_task
 
-        return again.purge(self._queue.store, keys, _task_name(task), older_than)
+        name, store, clock = _task_name(task), self._queue.store, SystemClock()
+        if older_than is None or keys:
+            _check_named("purge", keys, name if older_than is None else "older_than=")
+        if keys:
+            return purge_keys(store, keys)
+        age = None if older_than is None else to_seconds(older_than)
+        if name is None:
+            return PurgedJobs(purge(store, age or 0.0, clock))
+        return purge_task(store, name, None if age is None else to_micros(clock.now() - age))
 
     async def purge_async(
         self,
@@ -1040,6 +1054,14 @@ def _backoff(part: str, pair: tuple[Duration, Duration]) -> Backoff:
             f"app.baseline: {part}= is a pair of durations, the first delay and the longest, such "
             f"as (2, 120), got {pair!r:.100}."
         ) from None
+
+
+def _check_named(verb: str, keys: Collection[str], task: str | None) -> None:
+    if bool(keys) == (task is not None):
+        raise UsageError(
+            f'app.{verb} takes keys of jobs or task=, one of the two: app.{verb}("page-1"), or '
+            f"app.{verb}(task=summarise)."
+        )
 
 
 def _task_name(task: Returning[Any] | str | None) -> str | None:

@@ -19,7 +19,6 @@ DEPTH_MAX = 64
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 
 _encoder = msgspec.json.Encoder()
-_sorting_encoder = msgspec.json.Encoder(order="deterministic")
 
 PATH_LENGTH_MAX = 200  # characters of a path in a message
 STEP_LENGTH_MAX = 40  # characters of one key in it
@@ -150,9 +149,7 @@ def _unknown(value: object) -> object:
     raise StrictJsonError("$", f"a value of type {type(value).__name__}, which JSON does not have")
 
 
-def dumps(
-    value: object, *, limit_bytes: int, deterministic: bool = False, at_once: bool = False
-) -> str:
+def dumps(value: object, *, limit_bytes: int, at_once: bool = False) -> str:
     """Turn a value into strict JSON text, or say where it is not.
 
     With `at_once` no code of its classes is run, which may block: NotPlain, if that would have to.
@@ -166,7 +163,7 @@ def dumps(
             raise
         value = _made_plain(value)
         _check_plain(value, limit_bytes)
-    text = (_sorting_encoder if deterministic else _encoder).encode(value)
+    text = _encoder.encode(value)
     if len(text) > limit_bytes:
         raise StrictJsonError("$", f"{len(text):,} bytes; at most {limit_bytes:,} are kept")
     return text.decode()

@@ -63,7 +63,6 @@ class RequestFacts(msgspec.Struct, frozen=True):
 
 
 Resolve = Callable[[RequestFacts], RequestResourceKey]
-GroupOf = Callable[[RequestResourceKey], RequestGroupSpec]
 
 
 class ModelRequest(Protocol[R]):
@@ -106,7 +105,6 @@ class ModelRequestExecutor:
         clock: Clock,
         *,
         limits: ReplyLimits | None = None,
-        group_of: GroupOf | None = None,
         classifier: ReplyClassifier | None = None,
         account_errors: bool | None = None,
         hosts: HostCheck | None = None,
@@ -115,7 +113,6 @@ class ModelRequestExecutor:
         self.clock = clock
         self.resolve = resolve
         self._limits = limits or ReplyLimits()
-        self.group_of = group_of or _group_of_domain
         self._classifier = classifier
         self._account_errors = account_errors  # None: of requests of an SDK
         self._hosts = hosts
@@ -140,7 +137,7 @@ class ModelRequestExecutor:
             tokens = self._estimate(resource).of(facts.body, facts.fields)
         return RequestAdmissionItem(
             resource,
-            self.group_of(resource),
+            group_of(resource),
             None,
             tokens,
             kinds.current.get(),
@@ -416,7 +413,8 @@ def _account_of(exchange: Exchange) -> str | None:
 _groups: dict[str, RequestGroupSpec] = {}
 
 
-def _group_of_domain(resource: RequestResourceKey) -> RequestGroupSpec:
+def group_of(resource: RequestResourceKey) -> RequestGroupSpec:
+    """Return whom a request shares fairly with: requests of one domain are one group."""
     group = _groups.get(resource.domain)
     if group is None:
         group = _groups[resource.domain] = RequestGroupSpec(resource.domain)

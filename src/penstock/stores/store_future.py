@@ -136,22 +136,23 @@ class Question(Generic[T]):
 
     def answer(self, wait_seconds: float = 0.0) -> T | None:
         """The answer, once, as soon as it is there; None before. Asks if nothing is asked."""
+        reply = self._answered(wait_seconds)
+        return None if reply is None else reply.result()
+
+    def settled(self) -> bool:
+        """Whether what was asked only to be done has been done; raises what went wrong."""
+        reply = self._answered(0.0)
+        if reply is not None:
+            reply.result()
+        return reply is not None
+
+    def _answered(self, wait_seconds: float) -> Reply[T] | None:
         if self._reply is None:
             self._reply = self._ask()
         if not _comes(self._reply, wait_seconds):
             return None
         reply, self._reply = self._reply, None
-        return reply.result()
-
-    def settled(self, wait_seconds: float = 0.0) -> bool:
-        """Whether what was asked only to be done has been done; raises what went wrong."""
-        if self._reply is None:
-            self._reply = self._ask()
-        if not _comes(self._reply, wait_seconds):
-            return False
-        reply, self._reply = self._reply, None
-        reply.result()
-        return True
+        return reply
 
     def forget(self) -> None:
         """Ask anew next time: an answer to what was asked before now would be too old."""

@@ -31,7 +31,7 @@ from penstock.requests.clients.httpx import (
 )
 from penstock.requests.credentials import Credentials
 from penstock.requests.exchange import ACCEPTED, outcome_of_error
-from penstock.requests.executor import ModelRequestExecutor, RequestFacts
+from penstock.requests.executor import ModelRequestExecutor, RequestFacts, group_of
 from penstock.requests.journal.replay import PaidCalls, PaidTransport
 from penstock.requests.redirects import Redirects
 from penstock.requests.thread_bridge import ThreadBridge
@@ -242,9 +242,7 @@ class ProviderClients:
             check_tokens("tokens=", tokens)
         resource = self._executor.resolve(RequestFacts("", "", RequestFields(model)))
         resource = resource._replace(domain=domain)
-        item = RequestAdmissionItem(
-            resource, self._executor.group_of(resource), None, tokens, kinds.current.get()
-        )
+        item = RequestAdmissionItem(resource, group_of(resource), None, tokens, kinds.current.get())
         return Permit(self._executor, self._bridge, item)
 
     async def aclose(self) -> None:

@@ -393,8 +393,8 @@ class Transaction(Statements):
         key = (task, group, self.app, state)
         self._arrivals[key] = self._arrivals.get(key, 0) + count
 
-    def ended_in_run(self, run_id: str, state: JobState, count: int = 1) -> None:
-        self._run_moves[run_id, state] = self._run_moves.get((run_id, state), 0) + count
+    def ended_in_run(self, run_id: str, state: JobState) -> None:
+        self._run_moves[run_id, state] = self._run_moves.get((run_id, state), 0) + 1
 
     def flush_heads(self) -> None:
         """Make touched lanes known to leasing, which needs this before it looks."""
