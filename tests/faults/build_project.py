@@ -64,6 +64,17 @@ class BuildProject:
         self, *arguments: str, failpoints: dict[str, object] | None = None
     ) -> subprocess.Popen[str]:
         """Start `penstock build`, in a session of its own."""
+        return self._start(["build", *arguments, *RANGE], failpoints)
+
+    def start_daemon(
+        self, *arguments: str, failpoints: dict[str, object] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start `penstock run`, in a session of its own."""
+        return self._start(["run", *arguments], failpoints)
+
+    def _start(
+        self, arguments: list[str], failpoints: dict[str, object] | None
+    ) -> subprocess.Popen[str]:
         command = ["penstock_command"]
         more = {"PENSTOCK_STORE": self.url}
         if failpoints is not None:
@@ -72,7 +83,7 @@ class BuildProject:
         number = len(self.running)
         with self._said("out", number).open("w") as out, self._said("err", number).open("w") as err:
             process = Forked(
-                [sys.executable, "-m", *command, "build", *arguments, *RANGE],
+                [sys.executable, "-m", *command, *arguments],
                 cwd=self.folder,
                 env=environment_of_tests(**more),
                 stdin=subprocess.DEVNULL,
