@@ -18,7 +18,15 @@ FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "yaml", "jsonpickle", "dill"
 CONSTRUCTOR_PARAMETERS_MAX = 8
 FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_P90 = 25
-NOUNS_IN_ING = {"accounting", "recycling", "slot_lending", "spending", "timing", "wiring"}
+NOUNS_IN_ING = {
+    "accounting",
+    "recycling",
+    "sampling",
+    "slot_lending",
+    "spending",
+    "timing",
+    "wiring",
+}
 SHARED_ROOTS = {  # what many classes share; one level more may stand on it
     "CalendarBase": "calendars with the same text are equal",
     "SpanBudget": "a budget of a scope has one for each span",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
@@ -23,7 +24,22 @@ from penstock.definitions.task import hints_of, parameters_of
 from penstock.errors import UsageError
 from penstock.model.table import Row
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # of a column
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class UnnamedColumn(KeyError):
+    """A function takes a column of a row that it was not known to need."""
+
+    def __str__(self) -> str:
+        return f"it takes {self.args[0]!r} of the row and does not say so; name it with needs=[...]"
+
+
+class _Values(dict[str, Any]):
+    """The values that a function needs, and no others."""
+
+    def __missing__(self, name: object) -> Any:  # noqa: ANN401 (never returns)
+        raise UnnamedColumn(name) if isinstance(name, str) and _NAME.fullmatch(name) else KeyError
 
 
 class RowFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +55,12 @@ class RowFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     def arguments(self, row: Row) -> dict[str, Any]:
         """Of a call for one row."""
-        values = {name: row[name] for name in self.columns}
+        values = _Values((name, row[name]) for name in self.columns)
         return values if self.parameter is None else {self.parameter: values}
 
     def group_arguments(self, rows: Iterable[Row]) -> dict[str, Any]:
         """Of one call for a whole row group: a list for each column, or one of rows."""
-        values = [{name: row[name] for name in self.columns} for row in rows]
+        values = [_Values((name, row[name]) for name in self.columns) for row in rows]
         if self.parameter is not None:
             return {self.parameter: values}
         return {name: [row[name] for row in values] for name in self.columns}

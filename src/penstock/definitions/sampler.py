@@ -172,7 +172,7 @@ def _numbers(what: str, name: str, given: object, example: str) -> tuple[float, 
 
 def _uniform(what: str, options: Mapping[str, Any]) -> Uniform:
     low, high = _numbers(what, "uniform", options["uniform"], "(0, 1)")
-    if not low < high:
+    if not low < high or not math.isfinite(float(high) - float(low)):
         raise UsageError(f"{what}: uniform= goes from low to high, got {options['uniform']!r}.")
     return Uniform(float(low), float(high), _decimals(what, options))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
@@ -57,6 +57,7 @@ _RANGE = re.compile(r"\s*(-?\d{1,6})\s*(?:to|–|-)\s*(-?\d{1,6})\b[\s:,;.-]*(.*
 _RESERVED = {"ctx", "context", "row", "rows", "loop", "true", "false", "none", *GLOBALS}
 _TYPES = (str, int, float, bool)
 _FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+_FRAMES = ("__arrow_c_stream__", "__arrow_c_array__")  # what frames of any library have
 _REMADE = (ColumnKind.LLM, ColumnKind.JUDGE, ColumnKind.FUNCTION)
 
 
@@ -72,11 +73,11 @@ class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_installed(what: str) -> None:
     """Refuse tables where their extra is missing: once, and before anything is declared."""
-    missing = [name for name in ("jinja2", "pyarrow") if find_spec(name) is None]
+    missing = [name for name in ("jinja2", "jsonschema", "pyarrow") if find_spec(name) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise UsageError(
-            f"{what} needs {' and '.join(missing)}, which {verb} not installed; install what "
+            f"{what} needs {', '.join(missing)}, which {verb} not installed; install what "
             "tables need with `pip install 'penstock[tables]'`."
         )
 
@@ -139,7 +140,7 @@ class Table:
         function = None if expand is None else _expanding(what, expand)
         made = SeedColumn(
             name=name,
-            source=_source(what, source),
+            source=_source(what, list(source) if isinstance(source, Iterator) else source),
             order=_one_of(what, "order", SeedOrder, order),
             records=_records(what, records),
             fields=None if fields is None else _names(what, "fields", fields),
@@ -521,7 +522,7 @@ class Table:
                 near = get_close_matches(need, list(self._columns), 1)
                 closest = f"; closest: {near[0]!r}" if near else ""
                 yield f"{what} needs {need!r}, which is no column of it{closest}."
-        for name, read in _fields_read(column):
+        for name, read in fields_read(column):
             seed = self._columns.get(name)
             if isinstance(seed, SeedColumn) and seed.fields is not None:
                 for field in read:
@@ -549,7 +550,7 @@ class Table:
         read: set[str] = set()
         for column in self._columns.values():
             if seed.name in column.needs:
-                named = dict(_fields_read(column)).get(seed.name)
+                named = dict(fields_read(column)).get(seed.name)
                 if named is None:
                     return
                 read.update(named)
@@ -569,7 +570,7 @@ class Table:
                 )
 
 
-def _fields_read(column: Column) -> Iterable[tuple[str, tuple[str, ...]]]:
+def fields_read(column: Column) -> Iterable[tuple[str, tuple[str, ...]]]:
     """Which fields a column takes of which records, as far as its templates say."""
     readers = [getattr(column, name, None) for name in ("template", "prompt", "system", "when")] + [
         column.skip and column.skip.when
@@ -810,8 +811,13 @@ def _source(what: str, source: object) -> object:
             f"{what}: a list of texts is a list of values, and these look like files; write "
             f"[Path({several[0]!r:.100}), …], or a pattern such as 'data/*.csv'."
         )
-    fits = paths or isinstance(source, Iterable) or callable(source) or hasattr(source, "files")
-    if isinstance(source, Mapping) or not fits:
+    fits = paths or isinstance(source, Iterable) or callable(source)
+    fits = fits or any(hasattr(source, name) for name in ("files", *_FRAMES))
+    if isinstance(source, set | frozenset):
+        raise UsageError(
+            f"{what}: a set has another order at every start; write source=sorted(...)."
+        )
+    if isinstance(source, Mapping | bytes) or not fits:
         raise UsageError(
             f"{what}: source= is a file, rows, a frame, a dataset or a function that gives one of "
             f"them, got {source!r:.100}."

@@ -191,9 +191,12 @@ def _read_names(tree: Tree, where: str) -> tuple[tuple[str, ...], Mapping[str, t
         dict.fromkeys(name.name for name in tree.find_all(nodes.Name) if name.name in unknown)
     )
     fields: dict[str, dict[str, None]] = {}
+    called = {id(call.node) for call in tree.find_all(nodes.Call)}  # methods are no fields
     for node in tree.find_all((nodes.Getattr, nodes.Getitem)):
         field, record = _field_of(node), getattr(node, "node", None)
-        if field is not None and isinstance(record, nodes.Name) and record.name in unknown:
+        if field is None or id(node) in called or not isinstance(record, nodes.Name):
+            continue
+        if record.name in unknown:
             fields.setdefault(record.name, {})[field] = None
     return variables, MappingProxyType({name: tuple(found) for name, found in fields.items()})
 
