@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping
 from contextvars import ContextVar
@@ -34,6 +36,7 @@ from penstock.model.task import (
 from penstock.planning.completion import CompletionSnapshot, CompletionTracker, Finished
 from penstock.retry.policy import RetryPolicy
 from penstock.testing import RecordingSink, VirtualClock, run_virtual
+from penstock.worker import bottleneck
 from penstock.worker.graph_run import (
     Accepted,
     Again,
@@ -46,7 +49,7 @@ from penstock.worker.graph_run import (
     Tries,
     Verdict,
 )
-from penstock.worker.scheduler import AsyncTaskScheduler
+from penstock.worker.scheduler import AsyncTaskScheduler, Attachment
 from tests.depth import SOAK
 from tests.simulation.scheduler_world import assert_accounted
 
@@ -83,6 +86,7 @@ class Desk:
         body: Body,
         judge: Judge | None = None,
         group: str = "table:reviews",
+        request: SchedulerResourceRequest = ASYNC,
         **options: Any,
     ) -> GraphRun:
         """A graph whose nodes are `(…, column)`, or names of columns."""
@@ -90,7 +94,7 @@ class Desk:
 
         def make(node: Any) -> SchedulableTask:
             part = node[-1] if isinstance(node, tuple) else node
-            return SchedulableTask(node, None, spec, ASYNC, part=part)
+            return SchedulableTask(node, None, spec, request, part=part)
 
         tracker = CompletionTracker(nodes, make)
         judge = judge or self.by_policy()
@@ -485,6 +489,59 @@ def test_a_task_with_the_id_of_another_graphs_is_refused_and_told_to_its_own() -
         assert isinstance(ends[1], UsageError)
         assert refusals[0].startswith("Two tasks that are to run at once have the id (0, 1,")
         desk.assert_sound()
+
+    run_virtual(main())
+
+
+def test_a_graph_that_waits_for_the_slots_of_another_costs_nothing() -> None:
+    async def main() -> None:
+        desk = Desk(slots=1)
+        bodies = Bodies(desk)
+        looks = 0
+        queued = desk.scheduler.queued
+
+        def counted(attachment: Attachment) -> list[SchedulableTask]:
+            nonlocal looks
+            looks += 1
+            return queued(attachment)
+
+        desk.scheduler.queued = counted  # type: ignore[method-assign]
+        graphs = [desk.graph(cells(50, "review", group=n), bodies) for n in range(2)]
+        await asyncio.gather(*map(desk.go, graphs))
+
+        assert len(bodies.ended) == 100
+        assert looks <= len(graphs)  # when they are detached
+
+    run_virtual(main())
+
+
+def test_graphs_leave_nothing_behind_on_a_scheduler_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bottleneck, "HELD_MAX", 8)
+
+    async def main() -> None:
+        desk = Desk(slots=8)
+
+        async def body(task: SchedulableTask) -> None: ...
+
+        async def serve(first: int) -> int:
+            for group in range(first, first + 150):
+                nodes = cells(4, "title", "review", group=group)
+                request = SchedulerResourceRequest({"async": 1})  # of each its own
+                desk.runs = [desk.graph(nodes, body, request=request)]
+                await desk.go(desk.runs[0])
+                desk.sink.events.clear()
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+
+        tracemalloc.start()
+        try:
+            grown = -await serve(0) + await serve(150)
+        finally:
+            tracemalloc.stop()
+        assert grown < 30_000  # bytes, over 150 graphs of 8 nodes
+        assert desk.scheduler.bottleneck.used(()).keys() == {SUBMISSION, "async"}
 
     run_virtual(main())
 

@@ -27,6 +27,7 @@ from penstock.model.task import SchedulerResourceRequest
 GATES_MAX = 256  # kept apart; what comes beyond is counted under "other"
 MODELS_KEPT = 8_192  # whose reasons are known; beyond, all are forgotten
 CAUSES_MAX = 1_000  # kept apart; what comes beyond is charged to `other` of its kind
+HELD_MAX = 1_024  # requests whose use is kept apart; beyond, equal ones are counted together
 OTHER = "other"
 
 Ref = tuple[int, int]  # an attempt: its job and its token
@@ -152,8 +153,17 @@ class Bottleneck:
         request = lease.item.resource_request
         held = self._held.get(id(request))
         if held is None:
+            if len(self._held) >= HELD_MAX:
+                self._merge_held()
             held = self._held[id(request)] = _Held(request)
         held.seconds += self._monotonic() - lease.acquired_at
+
+    def _merge_held(self) -> None:
+        """Keep one request of those that ask for the same."""
+        merged: dict[SchedulerResourceRequest, _Held] = {}
+        for one in self._held.values():
+            merged.setdefault(one.request, _Held(one.request)).seconds += one.seconds
+        self._held = {id(one.request): one for one in merged.values()}
 
     def began(self, ref: Ref) -> None:
         """An attempt begins whose requests are to be heard of."""

@@ -16,7 +16,12 @@ from typing import Any
 
 import msgspec
 
-from penstock.admission.tasks.decisions import DenialReason, TaskAdmissionLease, Until
+from penstock.admission.tasks.decisions import (
+    DenialReason,
+    TaskAdmissionDenied,
+    TaskAdmissionLease,
+    Until,
+)
 from penstock.errors import (
     AccountClosed,
     AttemptOver,
@@ -332,15 +337,11 @@ class GraphRun:
         """Nothing of it runs, and nothing of it that is queued could ever start: say why."""
         if self._running or self._deferred or self._attachment is None:
             return
+        if not any(_is_too_large(line.denied) for line in self.scheduler.queue.view().blocked()):
+            return  # to look at every task would cost too much
         queued = self.scheduler.queued(self._attachment)
         denials = [self.scheduler.standing(one.task_id) for one in queued]
-        never = [
-            denied
-            for denied in denials
-            if denied is not None
-            and denied.until is Until.NEVER
-            and denied.reason is DenialReason.NO_CAPACITY
-        ]
+        never = [denied for denied in denials if denied is not None and _is_too_large(denied)]
         if never and len(never) == len(denials):
             what = "; ".join(
                 f"{resource}: " + ", ".join(f"{key} {value:g}" for key, value in numbers.items())
@@ -523,3 +524,8 @@ class GraphRun:
     def _cancel_bodies(self) -> None:
         for aio_task in [*self._running.values()]:
             aio_task.cancel()
+
+
+def _is_too_large(denied: TaskAdmissionDenied) -> bool:
+    """Whether a task asks for more than there is in all."""
+    return denied.until is Until.NEVER and denied.reason is DenialReason.NO_CAPACITY

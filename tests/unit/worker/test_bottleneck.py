@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.admission.requests.decisions import RequestAdmissionLease
+from penstock.admission.tasks.decisions import TaskAdmissionLease
 from penstock.events.kinds import Correlation
 from penstock.model.provider import ProviderModelKey, RequestResourceKey
 from penstock.model.request import (
@@ -19,7 +20,8 @@ from penstock.model.request import (
     RequestReleaseOutcome,
 )
 from penstock.model.run import CAUSES_SHOWN, LimitKind
-from penstock.worker.bottleneck import CAUSES_MAX, OTHER, Bottleneck, Cause
+from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
+from penstock.worker.bottleneck import CAUSES_MAX, HELD_MAX, OTHER, Bottleneck, Cause
 
 MODELS = [ProviderModelKey("a", "m"), ProviderModelKey("a", "n"), ProviderModelKey("b", "m")]
 GROUP = RequestGroupSpec("chat")
@@ -324,3 +326,15 @@ def test_the_integrals_are_those_of_a_model_that_looks_at_every_instant(
     wanted = {key: seconds for key, seconds in slow.charged.items() if seconds > 1e-9}
     assert charged(bottleneck) == pytest.approx(wanted)
     assert sum(charged(bottleneck).values()) == pytest.approx(bottleneck.seconds)
+
+
+def test_the_use_of_resources_is_right_however_many_requests_ask_for_the_same() -> None:
+    time = Time()
+    bottleneck = Bottleneck(time)
+
+    for n in range(HELD_MAX + 100):
+        request = SchedulerResourceRequest({"async": 1 + n % 2})
+        task = SchedulableTask(n, None, TaskGroupSpec("g"), request)
+        bottleneck.came_back(TaskAdmissionLease(n, task, time.now - 2.0, "1"))
+
+    assert bottleneck.used(()) == {"submission": 2.0 * 1_124, "async": 3.0 * 1_124}
