@@ -48,9 +48,10 @@ def store_of(kind: str, folder: Path) -> Iterator[Store]:
 class Round:
     """One store, from its first job to the audit."""
 
-    def __init__(self, kind: str, seed: int) -> None:
+    def __init__(self, kind: str, seed: int, freezes: bool = False) -> None:
         self.kind = kind
         self.seed = seed
+        self._freezes = freezes
         self.evidence = Evidence()
         self.counts: dict[str, int] = {}
         self.harm: dict[str, list[str]] = {}
@@ -82,7 +83,7 @@ class Round:
         prefix = f"campaign-{self.kind}-{self.seed}-"
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch()))
         with store_of(self.kind, folder) as store:
-            crew = Crew(folder, store, self.seed, PROGRAMS)
+            crew = Crew(folder, store, self.seed, PROGRAMS, self._freezes)
             try:
                 happen(crew)
                 crew.write_down_what_is_told()
@@ -105,7 +106,7 @@ def campaign(kind: str, kills: int, seed: int, record: Path | None) -> Counter[s
     total: Counter[str] = Counter()
     began = time.monotonic()
     while total["kills"] < kills:
-        played = Round(kind, seed)
+        played = Round(kind, seed, freezes=seed % 3 == 0)
         played.play(min(KILLS_PER_ROUND, kills - total["kills"]))
         harm = {kind: len(cases) for kind, cases in played.harm.items()}
         total.update(played.counts)

@@ -24,6 +24,7 @@ SECONDS_TO_START = 20.0
 DRAIN_SECONDS = 300.0
 #: What is killed, and how often of a hundred times.
 KINDS = {"worker": 50, "supervisor": 18, "any": 8, "run": 12, "all": 6, "producer": 6}
+LEASE_SECONDS = 10  # where runs are frozen; they are thawed when it is over
 #: How a run may end when it is stopped; by the signal itself if that came in its first moment.
 STOPPED = {0, 4, -signal.SIGKILL, -signal.SIGTERM}
 RESERVE_MICRO_USD = 12_000  # more than one call may cost
@@ -64,20 +65,27 @@ class Run:
                         found.append(int(entry.name))
         return found
 
+    def freeze(self) -> list[int]:
+        """Stop every process of it."""
+        pids = self.pids()
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        return pids
+
     def kill_all(self) -> list[int]:
         """Kill every process of it, the first one first; none is left."""
         killed: list[int] = []
         while pids := [pid for pid in self.pids() if _is_alive(pid)]:
             for pid in sorted(pids, key=lambda pid: pid != self.process.pid):
-                _kill(pid)
+                _signal(pid, signal.SIGKILL)
             killed += pids
         self.process.wait()
         return killed
 
 
-def _kill(pid: int) -> None:
+def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def _is_alive(pid: int) -> bool:
@@ -86,10 +94,22 @@ def _is_alive(pid: int) -> bool:
     return False
 
 
+@dataclass
+class Frozen:
+    """A run that stands still, until when."""
+
+    run: Run
+    pids: list[int]
+    before: float
+    until: float
+
+
 class Crew:
     """All processes of one round, in one folder, on one store."""
 
-    def __init__(self, folder: Path, store: Store, seed: int, programs: Path) -> None:
+    def __init__(
+        self, folder: Path, store: Store, seed: int, programs: Path, freezes: bool = False
+    ) -> None:
         self.folder = folder
         self.store = store
         self.random = random.Random(seed)
@@ -99,6 +119,8 @@ class Crew:
         self.runs: list[Run] = []
         self._budgets = dict.fromkeys(APPS, 0)
         self._started = 0
+        self._freezes = freezes
+        self._frozen: list[Frozen] = []
         self._events = (folder / "kills.jsonl").open("a", buffering=1)
         self._write_project()
         self._ledger = subprocess.Popen(
@@ -119,6 +141,8 @@ class Crew:
         seats = "\n".join(f"{seat} = {limit}" for seat, limit in SEATS.items())
         (self.folder / "penstock.toml").write_text(
             f'store = "{self.store.url}"\n\n[limits.seat]\n{seats}\n\n[tasks]\nmax_attempts = 3\n'
+            + f"\n[runtime]\nlease_ttl_seconds = {LEASE_SECONDS}\nbeat_seconds = 2\n"
+            * self._freezes
         )
 
     def note(self, what: str, **facts: Any) -> None:
@@ -182,9 +206,32 @@ class Crew:
         for _ in range(kills):
             self._wait_for_a_moment()
             self._disturb()
+            self._freeze()
             self._kill_something()
             self._start_again()
+        self._thaw(all_of_them=True)
         self.line.tell(enough=True)
+
+    def _freeze(self) -> None:
+        """Let a run stand still for longer than its lease, while the others go on."""
+        if self._freezes and not self._frozen and self.random.random() < 0.3:
+            run = self.random.choice(self._workers())
+            before = time.monotonic()
+            seconds = LEASE_SECONDS + self.random.uniform(-3.0, 5.0)
+            self._frozen.append(Frozen(run, run.freeze(), before, before + seconds))
+
+    def _thaw(self, all_of_them: bool = False) -> None:
+        """Let those go on whose time has come."""
+        for frozen in list(self._frozen):
+            if all_of_them:
+                time.sleep(max(frozen.until - time.monotonic(), 0.0))
+            if time.monotonic() >= frozen.until:
+                self._frozen.remove(frozen)
+                for pid in frozen.pids:
+                    _signal(pid, signal.SIGCONT)
+                runs = [frozen.run.name]
+                facts = {"runs": runs, "pids": frozen.pids, "before": frozen.before}
+                self.note("freeze", kind="freeze", **facts)
 
     def _disturb(self) -> None:
         """Do something to the database of which nobody may take harm, if there is such a thing."""
@@ -243,11 +290,12 @@ class Crew:
         else:
             return run.kill_all()
         for pid in pids:
-            _kill(pid)
+            _signal(pid, signal.SIGKILL)
         return pids
 
     def _start_again(self) -> None:
         """Replace what has ended: killed, out of budget, or for a reason that nobody gave."""
+        self._thaw()
         for n, run in enumerate(self.runs):
             code = run.process.poll()
             if code is None:

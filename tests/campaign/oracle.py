@@ -87,6 +87,7 @@ class Evidence:
     accepted: set[Key] = field(default_factory=set)
     kills: list[Kill] = field(default_factory=list)
     stops: list[Kill] = field(default_factory=list)  # in good order, by a signal
+    freezes: list[Kill] = field(default_factory=list)  # from before the first to after the last
     budgets: list[tuple[float, str, int]] = field(default_factory=list)
     jobs: dict[Key, Job] = field(default_factory=dict)
     accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -103,6 +104,8 @@ class Evidence:
             what, at = fact.pop("what"), fact.pop("at")
             if what == "kill":
                 evidence.kills.append(Kill(at=at, **fact))
+            elif what == "freeze":
+                evidence.freezes.append(Kill(at=at, **fact))
             elif what == "stop":
                 evidence.stops.append(Kill("stop", [fact["run"]], [], at, at))
             elif what == "start":
@@ -202,6 +205,7 @@ class Oracle:
         undelivered = [s for s in of.sends.values() if s.how == "served" and s.id not in delivered]
         return {
             "kills": len(of.kills),
+            "freezes": len(of.freezes),
             "jobs": len(of.jobs),
             "executions": sum(map(len, self._bodies.values())),
             "cut off by kills": sum(e.how is None for e in of.executions.values()),
@@ -222,7 +226,7 @@ class Oracle:
                 yield f"{app}: of batch {batch} {there} of {len(keys)} jobs are there"
         for (app, key), job in jobs.items():
             if job["task"] == "fetch" and job["state"] == "done":
-                for kid in self._kids(key, job):
+                for kid in sorted({*self._kids(key, job)}):
                     if (app, kid) not in jobs:
                         yield f"{app}: {key} is done and its child {kid} is not there"
 
@@ -324,9 +328,19 @@ class Oracle:
             holders: set[str] = set()
             for at, step, root in self._moments(seat):
                 holders = holders | {root} if step > 0 else holders - {root}
-                if step > 0 and len(holders) > limit:
+                late = {root for root in holders if self._stood_still(root, at)}
+                if step > 0 and len(holders - late) > limit:
                     who = ", ".join(map(self._describe, sorted(holders)))
                     yield f"seat {seat} of {limit} was held by {len(holders)} at {at:.3f}: {who}"
+
+    def _stood_still(self, execution: str, at: float) -> bool:
+        """Whether it may have lost its lease while its run was frozen, and not know it yet."""
+        of = self._of.executions[execution]
+        return self._hit(of, at, self._of.freezes) and any(
+            freeze.before <= at <= freeze.at + SLACK_SECONDS
+            for freeze in self._of.freezes
+            if freeze.hits(of)
+        )
 
     def _describe(self, execution: str) -> str:
         of = self._of.executions[execution]
@@ -336,7 +350,8 @@ class Oracle:
     def _beside_itself(self) -> Iterator[str]:
         for (app, key), bodies in self._bodies.items():
             for first, second in itertools.pairwise(bodies):
-                if first.ended is None or first.ended > second.began:
+                is_over = first.ended is not None and first.ended <= second.began
+                if not is_over and not self._stood_still(first.id, second.began):
                     yield (
                         f"{app}: {key} ran twice at once: {self._describe(first.id)}, "
                         f"{self._describe(second.id)}"
@@ -344,7 +359,7 @@ class Oracle:
 
     def _ran_again(self) -> Iterator[str]:
         """A body that had not failed runs again only because something was killed or stopped."""
-        kills = self._of.kills + self._of.stops
+        kills = self._of.kills + self._of.stops + self._of.freezes
         for (app, key), bodies in self._bodies.items():
             for first, second in itertools.pairwise(bodies):
                 has_failed = first.how not in (None, "done")
@@ -391,6 +406,7 @@ class Oracle:
         return len(found)
 
     def _bought_twice(self) -> Iterator[str]:
+        kills = self._of.kills + self._of.freezes
         got = defaultdict(set)
         for call, send, _ in self._of.got:
             got[call].add(send)
@@ -402,7 +418,7 @@ class Oracle:
                     yield f"{call} was sent again as {second.id} after its answer was delivered"
                 elif first.how == "served":
                     by = self._of.executions.get(first.visit or "")
-                    if by is None or not self._hit(by, second.at, self._of.kills):
+                    if by is None or not self._hit(by, second.at, kills):
                         yield f"{call} was sent again as {second.id}, and nothing was killed"
         yield from self._wrong_idempotency()
 
