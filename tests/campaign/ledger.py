@@ -62,7 +62,7 @@ class Ledger:
 
     def wish(self, app: str) -> str:
         """What a producer shall do next."""
-        if self.is_enough:
+        if self.is_enough and app in self.backlog:  # not before the first batch
             return "enough"
         return "more" if len(self.backlog.get(app, ())) < BACKLOG_MAX else "wait"
 

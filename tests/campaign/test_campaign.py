@@ -19,12 +19,9 @@ KILLS = 2
 
 
 def some_job(evidence: Evidence, task: str) -> tuple[str, str]:
-    """A job of this task that has ended well, and was seen."""
-    seen = {key for key, _, _ in evidence.seen}
+    """A job of this task that has ended well."""
     return next(
-        key
-        for key, job in evidence.jobs.items()
-        if job["task"] == task and job["state"] == "done" and key in seen
+        key for key, job in evidence.jobs.items() if job["task"] == task and job["state"] == "done"
     )
 
 
@@ -41,7 +38,9 @@ def lose(evidence: Evidence) -> None:
 
 
 def end_twice(evidence: Evidence) -> None:
-    body = body_of(evidence, some_job(evidence, "ask"))
+    key = some_job(evidence, "ask")
+    body = body_of(evidence, key)
+    evidence.seen.append((key, body.id, body.began + 1e5))
     evidence.executions["again"] = replace(body, id="again", began=body.began + 1e6, ended=2e6)
 
 
