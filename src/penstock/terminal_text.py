@@ -31,6 +31,9 @@ _TERMINAL_ORDERS = re.compile(
     "|[\U000e0000-\U000e007f]"
 )
 
+LINE_MAX = 110  # columns of a message
+_WORDS = re.compile(r"'penstock [^']*'\S*|\S+")
+
 _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO})  # a closed pipe, a terminal that is gone
 
 
@@ -63,6 +66,23 @@ def escaped_lines(text: str) -> str:
 def warn(text: str) -> None:
     """Print a line about something on stderr, now, without secrets."""
     print_error(redacted(text))
+
+
+def warn_sentence(text: str) -> None:
+    """Print an error on stderr; on a terminal in lines of at most LINE_MAX columns."""
+    for line in folded(text) if sys.stderr.isatty() else [text]:
+        warn(line)
+
+
+def folded(text: str) -> list[str]:
+    """Lines of at most LINE_MAX columns, cut between words; a command to type stays in one line."""
+    lines = [""]
+    for word in _WORDS.findall(text):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > LINE_MAX:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return lines
 
 
 def warn_of_traceback(text: str) -> None:

@@ -9,6 +9,7 @@ there behind it. Behind `--`, or beside `--app`, no argument is taken for the ap
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ class AppCommand(TyperCommand):
     """Turns `queue stats hello.py` into `queue stats --app hello.py` before it is parsed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (passed on)
-        if not self._options().get(APP):
+        if not self._options().get(APP) or self._has_unknown_option(args):
             return super().parse_args(ctx, args)
         place = self._place_of_app(args, is_partial=ctx.resilient_parsing)
         if place is not None:
@@ -40,6 +41,13 @@ class AppCommand(TyperCommand):
         """The options, and whether each takes a value."""
         options = (one for one in self.params if one.param_type_name == "option")
         return {name: not getattr(one, "is_flag", False) for one in options for name in one.opts}
+
+    def _has_unknown_option(self, args: list[str]) -> bool:
+        """Whether the parser will refuse one: what follows it may be its value, and no app."""
+        known = self._options()
+        words = list(takewhile(lambda word: word != END_OF_OPTIONS, args))
+        options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+        return any(option not in known for option in options)
 
     def _place_of_app(self, args: list[str], *, is_partial: bool) -> int | None:
         """Where among the typed words the app stands."""

@@ -8,12 +8,15 @@ definition · 3 a preflight failed · 4 a budget is used up · 130 interrupt.
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from typing import Annotated
 
 import typer
 
+from penstock.cli.commands import queue
 from penstock.cli.lazy_command import CommandTable, Invocation, LazyGroup, import_typed
+from penstock.cli.other_tools import own_command, own_option
 from penstock.errors import PenstockError, UsageError
 from penstock.logs import LogFormat, LogLevel, set_up_logging
 from penstock.output_queue import end_output
@@ -25,6 +28,7 @@ from penstock.terminal_text import (
     say,
     warn,
     warn_of_traceback,
+    warn_sentence,
 )
 
 EXIT_FAILED = 1
@@ -34,6 +38,7 @@ EXIT_INTERRUPTED = 130
 
 #: Global options may stand anywhere; those with True take a value.
 _GLOBAL_OPTIONS = {"--debug": False, "--log-level": True, "--log-format": True}
+_NO_COMMAND = re.compile(r"No such command '([^']+)'")
 _TYPER_USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer exports only this descendant of it
 
 
@@ -106,7 +111,7 @@ COMMANDS: CommandTable = {
     ),
     "schedule": (
         "penstock.cli.commands.schedule:commands",
-        "Look at units of schedules, let them tick now, reset their cursors.",
+        "Look at units of schedules, pause and resume them, let them tick now, reset cursors.",
     ),
     "budget": (
         "penstock.cli.commands.budget:commands",
@@ -211,7 +216,8 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 def _print_error(error: Exception) -> int:
     """Print an error, and return the exit code for it."""
     if isinstance(error, PenstockError):
-        warn(one_line(str(error)))
+        for line in str(error).replace("\n- ", "\0- ").split("\0"):  # several problems: a line each
+            warn_sentence(one_line(line))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     if isinstance(error, _TYPER_USAGE_ERROR):
         _print_usage_error(error)
@@ -220,7 +226,7 @@ def _print_error(error: Exception) -> int:
         warn("No more files can be opened. Raise the limit first, for example 'ulimit -n 1024'.")
         return EXIT_FAILED
     text = one_line(f"{type(error).__name__}: {error}".rstrip(": ."))
-    warn(f"{text}. This is our bug: run with --debug, and report what it prints.")
+    warn_sentence(f"{text}. This is our bug: run with --debug, and report what it prints.")
     return EXIT_FAILED
 
 
@@ -231,8 +237,27 @@ def _print_usage_error(error: Exception) -> None:
     if "\n" in message:  # no command was given: the message is the help
         warn(message)
         return
-    said = one_line(message)
-    warn(f"{said}{'' if said.endswith(('.', '?')) else '.'} See '{command} --help'.")
+    said = _own_name(error, context) or one_line(message)
+    warn_sentence(f"{said}{'' if said.endswith(('.', '?')) else '.'} See '{command} --help'.")
+
+
+def _own_name(error: Exception, context: typer.Context | None) -> str | None:
+    """A sentence with our name of what somebody has typed as other tools have it."""
+    if context is None:
+        return None
+    typed = getattr(error, "option_name", None)
+    if isinstance(typed, str):
+        known = {name for one in context.command.params for name in one.opts}
+        own = own_option(typed, known)
+        return None if own is None else f"There is no option {one_line(typed)}; here it is {own}."
+    found = _NO_COMMAND.match(str(error))
+    if found is None:
+        return None
+    below = context.command_path.partition(" ")[2]
+    own = own_command(found[1], below, queue.COMMANDS)
+    return (
+        None if own is None else f"There is no command {found[1]!r}; here it is 'penstock {own}'."
+    )
 
 
 def _globals_first(arguments: list[str]) -> list[str]:

@@ -35,6 +35,7 @@ VARIABLE_PREFIX = "PENSTOCK_"
 #: Variables that tests and tools read; they are no settings.
 OTHER_VARIABLES = frozenset({"PENSTOCK_PG_BIN"})
 OTHER_VARIABLE_PREFIX = "PENSTOCK_TEST_"
+MISTAKES_SHOWN = 20  # in one message
 VALUE_LENGTH_MAX = 80  # characters of a value in a message
 #: Flags that set one field. `--limit DIMENSION=NAME:N` may be given several times.
 FLAGS: dict[str, SettingPath] = {
@@ -205,23 +206,26 @@ def load_settings(
 
     Raises:
         AppNotFound: another user may have written a file, and the app that was named is elsewhere.
-        ConfigError: one sentence about the first mistake.
+        ConfigError: a sentence about the mistake, or a line for each of several.
     """
     named = flags.get("--app") or environ.get(f"{VARIABLE_PREFIX}APP")
     found = [*_TABLES] if is_trusted(folder, named) else refuse_untrusted(folder, _TABLES)
     said: _Layer = {}
+    mistakes: list[str] = []
     for layer in (
-        _flatten(code, CODE),
-        *(_flatten(_TABLES[name](folder / name), name) for name in found),
-        _from_environment(environ),
+        _flatten(code, CODE, mistakes),
+        *(_flatten(_TABLES[name](folder / name), name, mistakes) for name in found),
+        _from_environment(environ, mistakes),
         _from_flags(flags),
     ):
         said.update(layer)
+    settings = None
     try:
         settings = Settings.model_validate(_nest(said))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(_sentence(first, said)) from None
+        mistakes += _refusals(error.errors(include_url=False), said)
+    if settings is None or mistakes:
+        raise ConfigError(_together(mistakes))
     return LoadedSettings(settings, _sources(settings, said))
 
 
@@ -242,22 +246,26 @@ _VARIABLES = {VARIABLE_PREFIX + "__".join(path).upper(): path for path in FIELDS
 # Reading each source
 
 
-def _flatten(table: Mapping[str, object], source: str, above: SettingPath = ()) -> _Layer:
+def _flatten(
+    table: Mapping[str, object], source: str, mistakes: list[str], above: SettingPath = ()
+) -> _Layer:
+    """What a table says; sentences about what is none of ours go to the mistakes."""
     layer: _Layer = {}
     for name, value in table.items():
         path = (*above, str(name))
         if value is None:
             continue
         if is_table(path):
-            if not isinstance(value, Mapping):
-                raise ConfigError(
+            if isinstance(value, Mapping):
+                layer |= _flatten(value, source, mistakes, path)
+            else:
+                mistakes.append(
                     f"{dotted(path)} must be a table, got {_show(value)} (from {source})."
                 )
-            layer |= _flatten(value, source, path)
         elif is_field(path):
             layer[path] = _Said(value, source)
         else:
-            raise ConfigError(_unknown_name(path, value, source))
+            mistakes.append(_unknown_name(path, value, source))
     return layer
 
 
@@ -302,16 +310,17 @@ def _syntax_sentence(file: str, content: bytes, problem: str) -> str:
     return f"{file}, {place}, is not valid TOML: {problem.rstrip('.')}."
 
 
-def _from_environment(environ: Mapping[str, str]) -> _Layer:
+def _from_environment(environ: Mapping[str, str], mistakes: list[str]) -> _Layer:
     layer: _Layer = {}
     for name in sorted(environ):
         if not name.startswith(VARIABLE_PREFIX):
             continue
         if name in OTHER_VARIABLES or name.startswith(OTHER_VARIABLE_PREFIX):
             continue
-        if name not in _VARIABLES:
-            raise ConfigError(_unknown_variable(name))
-        layer[_VARIABLES[name]] = _Said(environ[name], name)
+        if name in _VARIABLES:
+            layer[_VARIABLES[name]] = _Said(environ[name], name)
+        else:
+            mistakes.append(_unknown_variable(name))
     return layer
 
 
@@ -369,6 +378,22 @@ def _sources(settings: Settings, said: _Layer) -> dict[str, str]:
 
 
 # Messages about mistakes
+
+
+def _together(mistakes: list[str]) -> str:
+    """One sentence, or a line for each; those beyond what is shown are counted."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    more = len(mistakes) - MISTAKES_SHOWN
+    lines = [*mistakes[:MISTAKES_SHOWN], *([f"and {more:,} more."] if more > 0 else [])]
+    told = "\n".join(f"- {line}" for line in lines)
+    return f"The settings have {len(mistakes):,} problems:\n{told}"
+
+
+def _refusals(problems: Iterable[ErrorDetails], said: _Layer) -> list[str]:
+    """A sentence for each setting that is refused: the first rule that its value breaks."""
+    sentences = {problem["loc"]: _sentence(problem, said) for problem in reversed([*problems])}
+    return [*reversed(sentences.values())]
 
 
 def _sentence(problem: ErrorDetails, said: _Layer) -> str:

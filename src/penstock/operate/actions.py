@@ -30,6 +30,41 @@ SLICE_JOBS = 100  # changed by name in one transaction
 log = logging.getLogger("penstock.operator")
 
 
+#: What other tools call a state.
+_OTHER_STATES = {
+    "active": JobState.IN_PROGRESS,
+    "aborted": JobState.CANCELLED,
+    "blocked": JobState.WAITING,
+    "canceled": JobState.CANCELLED,
+    "complete": JobState.DONE,
+    "completed": JobState.DONE,
+    "dead": JobState.ERROR,
+    "deferred": JobState.WAITING,
+    "delayed": JobState.QUEUED,
+    "doing": JobState.IN_PROGRESS,
+    "errored": JobState.ERROR,
+    "fail": JobState.ERROR,
+    "failed": JobState.ERROR,
+    "failure": JobState.ERROR,
+    "finished": JobState.DONE,
+    "new": JobState.QUEUED,
+    "ok": JobState.DONE,
+    "open": JobState.QUEUED,
+    "pending": JobState.QUEUED,
+    "processing": JobState.IN_PROGRESS,
+    "ready": JobState.QUEUED,
+    "retry": JobState.QUEUED,
+    "revoked": JobState.CANCELLED,
+    "running": JobState.IN_PROGRESS,
+    "scheduled": JobState.QUEUED,
+    "started": JobState.IN_PROGRESS,
+    "stopped": JobState.CANCELLED,
+    "succeeded": JobState.DONE,
+    "success": JobState.DONE,
+    "todo": JobState.QUEUED,
+}
+
+
 def state_named(name: str | None) -> JobState | None:
     """The state of this name, None if none was named; UsageError with the nearest one."""
     if name is None:
@@ -38,7 +73,8 @@ def state_named(name: str | None) -> JobState | None:
         return JobState(name)
     except ValueError:
         near = difflib.get_close_matches(name, [state.value for state in JobState], 1, 0.5)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
+        known = _OTHER_STATES.get(name.lower()) or next(iter(near), None)
+        hint = "" if known is None else f"; the nearest is {str(known)!r}"
         raise UsageError(
             f"No state is called {name!r}{hint}. There are {', '.join(JobState)}."
         ) from None

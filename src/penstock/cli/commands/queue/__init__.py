@@ -18,7 +18,7 @@ COMMANDS: CommandTable = {
     ),
     "run": (
         "penstock.cli.commands.queue.run:run_queue",
-        "Work on the queue, until it is stopped or (--drain) empty.",
+        "Work on the queue, until it is stopped, empty (--drain) or has started N (--max-jobs).",
     ),
     "stats": (
         "penstock.cli.commands.queue.stats:stats",

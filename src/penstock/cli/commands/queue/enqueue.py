@@ -13,6 +13,7 @@ from penstock.clock import parse_duration
 from penstock.errors import PayloadError, UsageError
 from penstock.model import strict_json
 from penstock.model.job import PAYLOAD_BYTES_MAX
+from penstock.sentences import command
 from penstock.terminal_text import escaped, print_document, say
 
 
@@ -23,8 +24,8 @@ def enqueue(
     ],
     key: Annotated[str, typer.Argument(metavar="KEY", help="What the job is known by.")],
     payload: Annotated[
-        str, typer.Argument(metavar="[JSON]", help="The task's arguments: a JSON object.")
-    ] = "{}",
+        str | None, typer.Argument(metavar="[JSON]", help="The task's arguments: a JSON object.")
+    ] = None,
     after: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,9 +47,12 @@ def enqueue(
     as_json: JsonOption = False,
 ) -> None:
     """Accept one job; says whether it was new."""
+    target = Target.named(app=app, store=store)
     seconds = _delay_seconds(delay)
-    text = _arguments(payload)
-    with Target.named(app=app, store=store).opened_app() as opened:
+    if payload is None:
+        _refuse_payload_as_key(task, key)
+    text = _arguments(payload or "{}")
+    with target.opened_app() as opened:
         request = opened.registry.find_task(task).job_from_json(text)
         accepted = opened.enqueue(
             request, key=key, after=after or None, priority=priority, delay=seconds, group=group
@@ -65,6 +69,15 @@ def enqueue(
         )
     else:
         say(f"Job {escaped(accepted.key)!r} was known already; nothing was changed.")
+
+
+def _refuse_payload_as_key(task: str, key: str) -> None:
+    """Raise if a job has arguments where its key should be, and none where they should be."""
+    if key.lstrip().startswith("{"):
+        raise UsageError(
+            f"The key is missing: {escaped(key[:60])} is what the task is given. Name the job "
+            f"first, such as {escaped(command('queue', 'enqueue', task, f'{task}-1', key))}."
+        )
 
 
 def _arguments(payload: str) -> str:
