@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from penstock.definitions.column import (
@@ -79,23 +80,23 @@ class PartSchema:
         if problems:
             raise UsageError("\n".join(problems))
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         """Of the columns that are kept, in order of declaration."""
-        pa = arrow()
-        return pa.schema(
-            [
-                pa.field(name, kind.arrow, metadata=JSON_MARK if kind.is_json else None)
-                for name, kind in ((name, self.types[name]) for name in self._kept)
-            ]
-        )
+        kinds = [(name, self.types[name]) for name in self._kept]
+        marked = [(n, kind.arrow, JSON_MARK if kind.is_json else None) for n, kind in kinds]
+        return arrow().schema([arrow().field(n, of, metadata=mark) for n, of, mark in marked])
 
-    def table(self, rows: Iterable[Row]) -> pa.Table:
+    def table(self, rows: Sequence[Row]) -> pa.Table:
         """Rows whose values fit, as a table."""
-        stored = [
-            {name: self.types[name].stored(row.get(name)) for name in self._kept} for row in rows
-        ]
-        return arrow().Table.from_pylist(stored, schema=self.arrow)
+        pa = arrow()
+        columns = []
+        for name, field in zip(self._kept, self.arrow, strict=True):
+            values, kind = [row.get(name) for row in rows], self.types[name]
+            if not kind.is_stored_as_is:
+                values = list(map(kind.stored, values))
+            columns.append(pa.array(values, field.type))
+        return pa.Table.from_arrays(columns, schema=self.arrow)
 
     def _unknown_fields(self, table: Table) -> Iterable[str]:
         """Templates that read a field which no record has."""

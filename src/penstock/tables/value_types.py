@@ -50,6 +50,15 @@ class ValueType:
         return self.kind == "json"
 
     @property
+    def is_stored_as_is(self) -> bool:
+        """Whether Arrow takes its values as they are."""
+        if self.kind == "list":
+            return self.element is None or self.element.is_stored_as_is
+        if self.kind == "record":
+            return all(inner.is_stored_as_is for _, inner in self.fields)
+        return self.kind not in ("json", "float")
+
+    @property
     def arrow(self) -> pa.DataType:
         """The same, as a column of a file has it."""
         pa = arrow()
