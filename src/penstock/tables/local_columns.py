@@ -63,13 +63,19 @@ def skipped(column: Column, row: Row) -> bool | CellError:
 
 
 def plain_value(column: str, kind: ValueType, value: Any) -> Any:  # noqa: ANN401
-    """What a function of the user has returned, as plain data of the type of its column."""
+    """What a function or a model has given, as plain data of the type of its column.
+
+    It is as it will be when it is read again from a part: what a record lacks is None, and what its
+    type does not know is left out.
+    """
     try:
         made = _plain(value)
     except Exception as error:  # of classes of the user
         return CellError(column, "type", f"it cannot become plain data ({type(error).__name__})")
     problem = kind.problem(made)
-    return made if problem is None else CellError(column, "type", f"what it returned {problem}")
+    if problem is not None:
+        return CellError(column, "type", f"the value {problem}")
+    return kind.canonical(made)
 
 
 def plain_values(column: str, kind: ValueType, values: Any, count: int) -> list[Any]:  # noqa: ANN401

@@ -56,9 +56,6 @@ from penstock.tables.value_types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Says of a column that its texts are JSON.
-JSON_MARK = {b"penstock": b"json"}
-
 
 class PartSchema:
     """The types of a table's columns, and its rows as Arrow."""
@@ -84,8 +81,7 @@ class PartSchema:
     def arrow(self) -> pa.Schema:
         """Of the columns that are kept, in order of declaration."""
         kinds = [(name, self.types[name]) for name in self._kept]
-        marked = [(n, kind.arrow, JSON_MARK if kind.is_json else None) for n, kind in kinds]
-        return arrow().schema([arrow().field(n, of, metadata=mark) for n, of, mark in marked])
+        return arrow().schema([(name, kind.arrow) for name, kind in kinds])
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """Rows whose values fit, as a table."""
@@ -97,6 +93,14 @@ class PartSchema:
                 values = list(map(kind.stored, values))
             columns.append(pa.array(values, field.type))
         return pa.Table.from_arrays(columns, schema=self.arrow)
+
+    def rows(self, table: pa.Table) -> list[dict[str, Any]]:
+        """The rows of such a table, with their values as they were."""
+        kinds = {name: self.types[name] for name in table.column_names}
+        return [
+            {name: kind.restored(row[name]) for name, kind in kinds.items()}
+            for row in table.to_pylist()
+        ]
 
     def _unknown_fields(self, table: Table) -> Iterable[str]:
         """Templates that read a field which no record has."""

@@ -9,6 +9,7 @@ a seed from all of its records. What no column of one type can hold is kept as J
 from __future__ import annotations
 
 import enum
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -88,11 +89,24 @@ class ValueType:
         if self.kind == "null":
             return TEXT
         if self.kind == "list":
-            return list_of((self.element or NULL).settled)
+            element = (self.element or NULL).settled
+            return JSON if element.is_json else list_of(element)
         if self.kind == "record":
             fields = {name: inner.settled for name, inner in self.fields}
             return record_of(fields) if fields else JSON
         return self
+
+    def canonical(self, value: Any) -> Any:  # noqa: ANN401
+        """A value that fits, as it will be when it is read again from a part."""
+        if value is None or self.kind == "arrow":
+            return value
+        if self.kind == "json":
+            return msgspec.json.decode(msgspec.json.encode(value))
+        if self.kind == "list" and self.element is not None:
+            return [self.element.canonical(one) for one in value]
+        if self.kind == "record":
+            return {name: inner.canonical(value.get(name)) for name, inner in self.fields}
+        return float(value) if self.kind == "float" else value
 
     def stored(self, value: Any) -> Any:  # noqa: ANN401
         """A value that fits, as Arrow takes it."""
@@ -106,6 +120,18 @@ class ValueType:
             return {name: inner.stored(value.get(name)) for name, inner in self.fields}
         return float(value) if self.kind == "float" else value
 
+    def restored(self, value: Any) -> Any:  # noqa: ANN401
+        """A value from what Arrow has."""
+        if value is None or self.is_stored_as_is:
+            return value
+        if self.kind == "json":
+            return msgspec.json.decode(value)
+        if self.kind == "list" and self.element is not None:
+            return [self.element.restored(one) for one in value]
+        if self.kind == "record":
+            return {name: inner.restored(value.get(name)) for name, inner in self.fields}
+        return value
+
     def problem(self, value: Any) -> str | None:  # noqa: ANN401
         """Why a value does not fit; it is not quoted."""
         if value is None or self.kind == "arrow":
@@ -118,6 +144,8 @@ class ValueType:
             return f"is a {type(value).__name__}, not {_WORDS[self.kind]}"
         if self.kind == "int" and not INTEGER_MIN <= value <= INTEGER_MAX:
             return "is a whole number outside 64 bits"
+        if self.kind == "float" and type(value) is int and abs(value) > sys.float_info.max:
+            return "is a number that is too large"
         if self.kind == "text":
             return _text_problem(value)
         if self.kind == "list":
@@ -293,8 +321,7 @@ def _of_schema(schema: object, root: Mapping[str, Any], depth: int) -> ValueType
             return JSON
         return record_of({name: _of_schema(one, root, depth + 1) for name, one in fields.items()})
     if kind == "array":
-        element = _of_schema(schema.get("items"), root, depth + 1)
-        return JSON if element.is_json else list_of(element)
+        return list_of(_of_schema(schema.get("items"), root, depth + 1))
     simple = {"string": TEXT, "integer": INT, "number": FLOAT, "boolean": BOOL, "null": NULL}
     return simple.get(str(kind), JSON)
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
@@ -18,6 +19,7 @@ from penstock.model.table import CellError
 from penstock.tables.local_columns import compute, plain_value, plain_values, skipped
 from penstock.tables.seeds import SeedReader
 from penstock.tables.value_types import (
+    FLOAT,
     INT,
     JSON,
     TEXT,
@@ -126,27 +128,34 @@ NOW = datetime(2024, 1, 1, tzinfo=UTC)
         (Point, Point(1, Mood.GOOD), {"x": 1, "mood": "good"}),
         (list[Point], [Point(1, Mood.GOOD)], [{"x": 1, "mood": "good"}]),
         (dict[str, int], {"a": 1}, {"a": 1}),
-        (list[float], (1, 2.5), [1, 2.5]),
+        (list[float], (1, 2.5), [1.0, 2.5]),
+        (Point, {"x": 1, "more": 2}, {"x": 1, "mood": None}),
         (int | None, None, None),
         (datetime, NOW, NOW),
-        (list[dict[str, Any]], [{"at": NOW}], [{"at": NOW}]),
+        (list[dict[str, Any]], [{"at": NOW}], [{"at": "2024-01-01T00:00:00Z"}]),
     ],
 )
-def test_what_a_function_returns_becomes_plain_data(
+def test_what_a_function_returns_becomes_what_is_read_again(
     annotation: Any, value: Any, expected: Any
 ) -> None:
-    assert plain_value("c", type_of_annotation(annotation), value) == expected
+    kind = type_of_annotation(annotation).settled
+    found = plain_value("c", kind, value)
+    again = kind.restored(pa.array([kind.stored(found)], kind.arrow)[0].as_py())
+
+    assert found == expected == again
+    assert str(found) == str(again)  # what a template writes
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "problem"),
     [
-        (INT, "1", "what it returned is a str, not a whole number"),
-        (INT, True, "what it returned is a bool, not a whole number"),
-        (INT, 2**63, "what it returned is a whole number outside 64 bits"),
-        (TEXT, "\ud800", "what it returned is a text with a lone surrogate"),
-        (UTC_TIME, "now", "what it returned is a str, not a time"),
-        (JSON, {"a": np.zeros(2)}, "what it returned cannot be kept as JSON"),
+        (INT, "1", "the value is a str, not a whole number"),
+        (INT, True, "the value is a bool, not a whole number"),
+        (FLOAT, 10**400, "the value is a number that is too large"),
+        (INT, 2**63, "the value is a whole number outside 64 bits"),
+        (TEXT, "\ud800", "the value is a text with a lone surrogate"),
+        (UTC_TIME, "now", "the value is a str, not a time"),
+        (JSON, {"a": np.zeros(2)}, "the value cannot be kept as JSON"),
         (
             type_of_annotation(Point),
             {"x": "a"},
