@@ -17,6 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
+from penstock.admission.tasks.policies import (
+    BoundedBorrowTaskAdmissionPolicy,
+    ProviderAwareTaskAdmissionPolicy,
+    TaskAdmissionPolicy,
+)
 from penstock.errors import (
     AccountClosed,
     ProviderThrottled,
@@ -27,6 +32,7 @@ from penstock.errors import (
 from penstock.events.kinds import Correlation
 from penstock.events.kinds import SchedulerEventKind as Kind
 from penstock.events.sink import SchedulerEvents
+from penstock.model.request import PressureSnapshot
 from penstock.model.task import (
     SUBMISSION,
     SchedulableTask,
@@ -61,11 +67,15 @@ ASYNC = SchedulerResourceRequest({"async": 1})
 class Desk:
     """One scheduler and its turns, for as many graphs as a test wants."""
 
-    def __init__(self, slots: int = 4, submissions: int = 1_000) -> None:
+    def __init__(
+        self, slots: int = 4, submissions: int = 1_000, policy: TaskAdmissionPolicy | None = None
+    ) -> None:
         self.clock = VirtualClock()
         self.sink = RecordingSink()
         self.controller = TaskAdmissionController(
-            TaskAdmissionConfig(submissions, {"async": slots}), monotonic=self.clock.monotonic
+            TaskAdmissionConfig(submissions, {"async": slots}),
+            policy,
+            monotonic=self.clock.monotonic,
         )
         self.runs: list[GraphRun] = []
         self.scheduler = AsyncTaskScheduler(
@@ -87,6 +97,7 @@ class Desk:
         judge: Judge | None = None,
         group: str = "table:reviews",
         request: SchedulerResourceRequest = ASYNC,
+        gates: Mapping[str, str] | None = None,
         **options: Any,
     ) -> GraphRun:
         """A graph whose nodes are `(…, column)`, or names of columns."""
@@ -94,7 +105,8 @@ class Desk:
 
         def make(node: Any) -> SchedulableTask:
             part = node[-1] if isinstance(node, tuple) else node
-            return SchedulableTask(node, None, spec, request, part=part)
+            gate = (gates or {}).get(part)
+            return SchedulableTask(node, None, spec, request, gate, part=part)
 
         tracker = CompletionTracker(nodes, make)
         judge = judge or self.by_policy()
@@ -349,8 +361,11 @@ def test_early_stop_says_its_arithmetic_and_keeps_what_has_ended() -> None:
             if column == "review" and row >= 20:
                 raise KeyError(f"row {row}")
 
+        def describe(error: BaseException) -> str:
+            return f"{type(error).__name__} of {error}"
+
         run = desk.graph(
-            cells(1_000, "title", "review"), body, early_stop=EarlyStop(window=50, share=0.5)
+            cells(1_000, "title", "review"), body, early_stop=EarlyStop(50, 0.5, describe)
         )
         with pytest.raises(TooManyFailures) as caught:
             await desk.go(run)
@@ -358,7 +373,7 @@ def test_early_stop_says_its_arithmetic_and_keeps_what_has_ended() -> None:
         # 20 good ones, then 30 bad ones: 30 > 0.5 × 50
         assert str(caught.value) == (
             "30 of the last 50 cells of column 'review' failed for good, which is more than 50% "
-            "of them, so nothing more is started; the first cause was KeyError: 'row 20'"
+            "of them, so nothing more is started; the first cause was KeyError of 'row 20'."
         )
         assert isinstance(caught.value.__cause__, KeyError)
         assert calls["review"] <= 50 + 4
@@ -391,6 +406,15 @@ def test_early_stop_needs_volume_and_looks_at_the_last_ones(
             break
 
     assert found == stops_at
+
+
+def test_early_stop_does_not_quote_the_first_cause_unless_it_is_told_to() -> None:
+    stop = EarlyStop(window=1)
+
+    stopped = stop.ended("review", ValueError("the answer was: 42"))
+
+    assert "was ValueError." in str(stopped)
+    assert "42" not in str(stopped)
 
 
 def test_early_stop_counts_over_the_graphs_that_share_it() -> None:
@@ -600,6 +624,36 @@ def test_the_first_answers_are_judged_while_others_are_still_written() -> None:
         for n in range(8, 80, 8):
             assert abs(columns[:n].count("review") - columns[:n].count("judge")) <= 8
         assert desk.clock.monotonic() == 20.0  # 80 seconds of work in 4 slots: nothing was idle
+        desk.assert_sound()
+
+    run_virtual(main())
+
+
+class CoolDown:
+    """One of two providers cools down until a moment."""
+
+    def __init__(self, until: float) -> None:
+        self._clock = VirtualClock()
+        self._until = until
+
+    def snapshot(self, key: Hashable) -> PressureSnapshot | None:
+        rest = max(0.0, self._until - self._clock.monotonic()) if key == "tired" else 0.0
+        return PressureSnapshot(limit=9, cooldown_seconds=rest)
+
+
+def test_a_column_whose_provider_cools_down_holds_no_slot_of_the_others() -> None:
+    async def main() -> None:
+        inner = BoundedBorrowTaskAdmissionPolicy()
+        desk = Desk(4, policy=ProviderAwareTaskAdmissionPolicy(inner, CoolDown(until=20.0)))
+        bodies = Bodies(desk)
+        gates = {"summary": "tired", "review": "lively"}
+        nodes = {**cells(40, "summary"), **cells(40, "review")}
+
+        await desk.go(desk.graph(nodes, bodies, gates=gates))
+
+        ended = {column: [at for at, one in bodies.ended if one[2] == column] for column in gates}
+        assert max(ended["review"]) == 10.0  # 40 seconds of work in 4 slots, as if it were alone
+        assert (min(ended["summary"]), max(ended["summary"])) == (21.0, 30.0)
         desk.assert_sound()
 
     run_virtual(main())

@@ -138,13 +138,29 @@ WINDOW = 50  # ends of tasks of one part, by default
 SHARE = 0.5  # of these
 
 
+def _kind_of(error: BaseException) -> str:
+    return type(error).__name__
+
+
 class EarlyStop:
     """Says when too many of the last tasks of one part failed for good. Several runs may share it.
 
     It needs volume: a part of which fewer have ended than fill its window stops nothing.
     """
 
-    def __init__(self, window: int = WINDOW, share: float = SHARE) -> None:
+    def __init__(
+        self,
+        window: int = WINDOW,
+        share: float = SHARE,
+        describe: Callable[[BaseException], str] = _kind_of,
+    ) -> None:
+        """Nothing has ended.
+
+        Args:
+            window: of how many ends of a part.
+            share: of them that may fail.
+            describe: what is said of the first cause; an error's own words may quote an answer.
+        """
         if window < 1 or not 0 <= share < 1:
             raise UsageError(
                 "Early stop needs a window of at least 1 and a share from 0 to below 1, got "
@@ -152,6 +168,7 @@ class EarlyStop:
             )
         self._window = window
         self._share = share
+        self._describe = describe
         self._ends: dict[str, deque[bool]] = {}  # by part: whether it failed for good
         self._failed: dict[str, int] = {}  # of these
         self._first: dict[str, BaseException] = {}  # the cause of the first failure of a part
@@ -179,7 +196,7 @@ class EarlyStop:
         stopped = TooManyFailures(
             f"{failed} of the last {self._window} cells of column {part!r} failed for good, which "
             f"is more than {self._share:.0%} of them, so nothing more is started; the first cause "
-            f"was {type(first).__name__}: {first}"
+            f"was {self._describe(first)}."
         )
         stopped.__cause__ = first
         return stopped

@@ -717,8 +717,6 @@ class FairTaskQueue:
             if contest.largest > amount:
                 contest.note_passing(amount)
         group.queued -= 1
-        if line.gate is not None:
-            bucket.part.lift(group.turn)
         group.take_turn(bucket.part)
         if line.passed:
             self._stop_keeping(line)

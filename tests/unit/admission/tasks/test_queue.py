@@ -313,6 +313,32 @@ def test_parts_that_ask_for_different_things_take_turns_too() -> None:
     assert served(queue, 9) == ["a", "b", "c"] * 3
 
 
+def test_a_part_that_asks_for_several_things_has_no_more_turns_for_it() -> None:
+    queue = FairTaskQueue()
+    queue.enqueue(task(f"r-{n}", "table", {"r": 1}, part="several") for n in range(4))
+    queue.enqueue(task(f"s-{n}", "table", {"s": 1}, part="several") for n in range(4))
+    queue.enqueue(task(f"t-{n}", "table", {"t": 1}, part="single") for n in range(8))
+
+    assert served(queue, 16) == ["several", "single"] * 8
+
+
+def test_parts_behind_one_gate_take_turns_when_it_opens() -> None:
+    queue, closed = FairTaskQueue(), True
+
+    def eligible(item: SchedulableTask, view: QueueView) -> bool | TaskAdmissionDenied:
+        if closed and item.request_resource_key is not None:
+            return TaskAdmissionDenied(item, DenialReason.POLICY, Until.GATE)
+        return True
+
+    for part in ("write", "judge"):
+        queue.enqueue(task(f"{part}-{n}", "table", gate="openai", part=part) for n in range(5))
+    assert queue.select_next(eligible) is None
+    closed = False
+    queue.reopen(CapacityChanges(gates={"openai"}))
+
+    assert served(queue, 10) == ["write", "judge"] * 5
+
+
 def test_parts_count_as_one_group_beside_another() -> None:
     queue = FairTaskQueue()
     queue.enqueue(task(f"{part}-{n}", "table", part=part) for part in "abc" for n in range(9))
