@@ -91,7 +91,7 @@ def test_a_bare_install_shows_the_demo_and_names_what_is_missing(
     stats = run("penstock", "queue", "stats", "--store", "postgresql://127.0.0.1:1/none")
     assert stats.returncode == 2, stats.stderr
     assert stats.stderr.count("\n") == 1
-    assert "pip install 'penstock[postgres]'" in stats.stderr
+    assert "'pip install psycopg[binary]'" in stats.stderr
 
     example = run("python", str(REPOSITORY / "examples/paid_calls/paid_calls.py"))
     assert example.returncode == 2

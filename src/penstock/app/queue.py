@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,26 @@ UNCHANGED = "nothing was changed. Try again, or find what it waits for."
 KEPT_BEFORE = "the jobs before it are kept. Repeat the call."  # keys make that safe
 
 log = logging.getLogger("penstock.app")
+
+
+def warn_of_other_store(registry: Registry, loaded: LoadedSettings, folder: Path) -> None:
+    """Say so if the store is about to be made here, and the folder of the app's code has one."""
+    here = folder / ".penstock" / f"{registry.name}.db"
+    if loaded.settings.store is not None or here.exists():
+        return
+    codes = (getattr(unwrap(task.function), "__code__", None) for task in registry.tasks.values())
+    places = {Path(code.co_filename).resolve().parent for code in codes if code is not None}
+    for place in sorted(places - {folder.resolve()}):
+        other = place / here.relative_to(folder)
+        if other.exists():
+            log.warning(
+                "The store %s is not used, since the current folder is another: the store is %s. "
+                "Run it in %s, or set store = 'sqlite:///%s'.",
+                other,
+                here,
+                place,
+                other,
+            )
 
 
 class Queue:
@@ -110,6 +131,7 @@ class Queue:
     def _open_store(self) -> Store:
         loaded = self.load()
         url, durability = self.store_url(loaded), loaded.settings.durability
+        warn_of_other_store(self._registry, loaded, Path.cwd())
         return open_when_reachable(
             lambda: open_store(
                 url, app=self._registry.name, tasks=(*self._registry.tasks,), durability=durability

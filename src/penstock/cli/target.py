@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from penstock.app.app import Penstock
+from penstock.app.queue import warn_of_other_store
 from penstock.config.find_app import DEFAULT_FILE, find_app, hidden_modules
 from penstock.config.load import PENSTOCK_TOML, PYPROJECT_TOML, LoadedSettings, load_settings
 from penstock.config.trust import refuse_untrusted
@@ -214,6 +215,7 @@ class Target:
             app = self.app()
             loaded = app.load(self.flags, folder=self.folder)
             url = app.store_url(loaded)
+            warn_of_other_store(app.registry, loaded, self.folder)
         return url, loaded
 
     @contextmanager
@@ -245,6 +247,7 @@ class Target:
                 store.look_as(*apps).result()
 
     def _open(self, url: str, loaded: LoadedSettings, app: Penstock) -> Store:
+        warn_of_other_store(app.registry, loaded, self.folder)
         return open_store(
             url,
             app=app.name,

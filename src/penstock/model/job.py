@@ -185,8 +185,9 @@ class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
         line = " ".join(self.message.split()).rstrip(".")
         if len(line) > ERROR_SHOWN_MAX:
             line = f"{line[: ERROR_SHOWN_MAX - 1]}…"
-        said = f"{self.kind}: {line}" if line else self.kind
-        return f"{said} ({self.where})" if self.where else said
+        if not line.startswith(f"{self.kind} "):  # else it says so itself
+            line = f"{self.kind}: {line}" if line else self.kind
+        return f"{line} ({self.where})" if self.where else line
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,15 @@ STEP_LENGTH_MAX = 40  # characters of one key in it
 
 #: Where in a document: the way to the container, and the last step. Written out only in an error.
 _Way = tuple[Any, str | int] | None
+#: What to do about values that are often meant to be something else, by the name of their type.
+_HINTS = {
+    "coroutine": "did you forget 'await'?",
+    "generator": "collect it with list(...)",
+    "async_generator": "collect it with [x async for x in ...]",
+    "bytes": "decode it, or write it to a file and return its name",
+    "Response": "return reply.json() or reply.text",
+    "DataFrame": "return its rows, or write it to a file and return its name",
+}
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -36,6 +45,10 @@ class _Twice(dict[str, Any]):
 
 class NotPlain(StrictJsonError):
     """A value of another type, which may still become plain: a dataclass, a date, an enum."""
+
+
+class TooLarge(StrictJsonError):
+    """A document is longer than what is kept."""
 
 
 def check(value: object, *, limit_bytes: int | None = None) -> None:
@@ -77,11 +90,10 @@ def check(value: object, *, limit_bytes: int | None = None) -> None:
             for index, inner in enumerate(item):  # type: ignore[arg-type]
                 todo.append((inner, (way, index), depth + 1))
         else:
-            problem = f"a value of type {kind.__name__}, which JSON does not have"
-            raise NotPlain(_written(way), problem)
+            raise NotPlain(_written(way), _no_type_of_json(kind))
         seen += 1
         if limit_bytes is not None and seen + len(todo) > limit_bytes:  # each has a byte at least
-            raise StrictJsonError("$", f"more than {limit_bytes:,} bytes, the most that are kept")
+            raise TooLarge("$", f"more than {limit_bytes:,} bytes, the most that are kept")
 
 
 def _check_text(text: str, way: _Way) -> None:
@@ -146,7 +158,13 @@ def _unknown(value: object) -> object:
     dump = getattr(value, "model_dump", None)  # a pydantic model, without importing pydantic
     if callable(dump):
         return dump(mode="json")
-    raise StrictJsonError("$", f"a value of type {type(value).__name__}, which JSON does not have")
+    raise StrictJsonError("$", _no_type_of_json(type(value)))
+
+
+def _no_type_of_json(kind: type) -> str:
+    name = kind.__name__
+    hint = f"; {_HINTS[name]}" if name in _HINTS else ""
+    return f"a value of type {name}, which JSON does not have{hint}"
 
 
 def dumps(value: object, *, limit_bytes: int, at_once: bool = False) -> str:
@@ -165,7 +183,7 @@ def dumps(value: object, *, limit_bytes: int, at_once: bool = False) -> str:
         _check_plain(value, limit_bytes)
     text = _encoder.encode(value)
     if len(text) > limit_bytes:
-        raise StrictJsonError("$", f"{len(text):,} bytes; at most {limit_bytes:,} are kept")
+        raise TooLarge("$", f"{len(text):,} bytes; at most {limit_bytes:,} are kept")
     return text.decode()
 
 

@@ -34,6 +34,7 @@ from penstock.app.app import Penstock
 from penstock.app.build import kept_datasets, served_schedules, served_tasks
 from penstock.app.daemon import checked_values, plan_of_now
 from penstock.app.dataset_reader import found_root
+from penstock.app.queue import warn_of_other_store
 from penstock.clock import SystemClock, blocking_sleep, to_micros
 from penstock.config.find_app import find_app
 from penstock.config.load import LoadedSettings, load_settings
@@ -256,6 +257,8 @@ def _work(
     if spec.build is not None and order.leads:
         check_build_spec(app, spec.build, to_micros(SystemClock().now()))
     url = app.store_url(loaded)
+    if order.first:
+        warn_of_other_store(app.registry, loaded, folder)
     store = _open_when_reachable(
         lambda: open_store(
             url,

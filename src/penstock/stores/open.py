@@ -123,7 +123,7 @@ def of_postgres(module: str, url: str) -> Any:  # noqa: ANN401 (a module)
         why = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
             f"The store {redacted_url(url)} needs psycopg, which cannot be imported ({why}); "
-            "install it with pip install 'penstock[postgres]'."
+            "install it with 'pip install psycopg[binary]'."
         ) from None
 
 

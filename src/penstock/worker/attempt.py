@@ -118,7 +118,7 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     """What a body returned in another process, as strict JSON text."""
 
     text: str | None
-    problem: str | None = None  # why it is not JSON
+    problem: str | None = None  # why it cannot be kept
 
 
 class Attempt:
@@ -552,7 +552,14 @@ def encode(value: Any, *, at_once: bool = False) -> Encoded:  # noqa: ANN401 (th
     except StrictJsonError as error:
         if at_once and isinstance(error, strict_json.NotPlain):
             raise
-        return Encoded(None, str(error))
+        return Encoded(None, _why_not_kept(error))
+
+
+def _why_not_kept(error: StrictJsonError) -> str:
+    if isinstance(error, strict_json.TooLarge):
+        where = "write it to a file or a dataset, and return its name"
+        return f"result is too large: {error.problem}; {where}"
+    return f"result is not JSON: {error}"
 
 
 def _bad_payload(attempt: Attempt, error: PayloadError, now_at: int) -> JobEnd:

@@ -103,8 +103,7 @@ class PlainKind:
         job, result = attempt.job, None
         if type(value) is Encoded:
             if value.problem is not None:
-                message = f"result is not JSON: {told(attempt, value.problem)}"
-                why = AttemptError(ErrorCategory.OWN, "result", message)
+                why = AttemptError(ErrorCategory.OWN, "result", told(attempt, value.problem))
                 return JobEnd(job, JobState.ERROR, attempt.started_at, now_at, error=why)
             result = value.text
         enqueued = attempt.context._enqueued

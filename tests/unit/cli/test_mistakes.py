@@ -61,6 +61,26 @@ JOBS = [
         works=True,
     ),
 ]
+RENAMED = """
+from penstock import Context, Penstock
+
+app = Penstock("shop")
+
+@app.task()
+async def call_on(ctx: Context, host: str) -> str:
+    return host
+"""
+OLD = ('queue enqueue visit a \'{"host": "h"}\'',)
+PLACES = [
+    Mistake(
+        "why a",
+        "The app 'shop' does not define the task 'visit' of 'a', so none of its workers takes it.",
+        "(`name='visit'` keeps an old name); or cancel it.\nCommand: penstock queue cancel a\n",
+        {"pipeline.py": RENAMED},
+        OLD,
+        code=0,
+    ),
+]
 SETTINGS = [
     Mistake(
         "queue stats",
@@ -72,7 +92,7 @@ SETTINGS = [
         },
     ),
 ]
-MISTAKES = [*OTHER_NAMES, *JOBS, *SETTINGS]
+MISTAKES = [*OTHER_NAMES, *JOBS, *PLACES, *SETTINGS]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.typed)
@@ -102,3 +122,22 @@ def _typed_as_printed(said: str, command: Command) -> Ended:
     found = COMMAND.search(said)
     assert found is not None, said
     return command(*shlex.split(found[1] or found[2]))
+
+
+def test_a_store_that_is_made_beside_another_one_is_not_made_silently(
+    project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command(*shlex.split(OLD[0])).code == 0
+    elsewhere = project / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    said = f"The store {project}/.penstock/shop.db is not used, since the current folder is another"
+
+    looked = command("queue", "stats", "../pipeline.py")
+    assert said in looked.err
+    assert f"Run it in {project}, or set store = 'sqlite:///{project}/" in looked.err
+    made = command("queue", "enqueue", "../pipeline.py", "visit", "a", '{"host": "h"}')
+    assert said in made.err
+    assert (elsewhere / ".penstock" / "shop.db").exists()
+    again = command("queue", "enqueue", "../pipeline.py", "visit", "b", '{"host": "h"}')
+    assert again.err == ""  # it is known by now that this folder has a store of its own

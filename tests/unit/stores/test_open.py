@@ -74,7 +74,7 @@ def test_without_psycopg_one_sentence_says_what_to_install(
 
     said = str(refused.value)
     assert said.startswith("The store postgresql://[redacted]@h/db needs psycopg, which cannot be")
-    assert said.endswith("; install it with pip install 'penstock[postgres]'.")
+    assert said.endswith("; install it with 'pip install psycopg[binary]'.")
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, timedelta
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from penstock.app.app import Penstock
-from penstock.cli.app_inspect import outline_of
+from penstock.cli.app_inspect import outline_of, probe_app
 from penstock.cli.completion import closest_names, complete_key, known_keys, nearest_keys
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import MICROSECONDS, SystemClock, to_micros
 from penstock.config.budgets import budgets_of
+from penstock.config.find_app import DEFAULT_FILE
 from penstock.definitions.dataset import Dataset
 from penstock.errors import PenstockError, UsageError
 from penstock.model.dataset import Calendar, DatasetSpec, moment_name, slice_name, utc_text
-from penstock.model.job import SCHEDULE, JobKind, kind_of_key
+from penstock.model.job import SCHEDULE, Job, JobKind, kind_of_key
 from penstock.model.plan import BuildPlan, BuildRequest
 from penstock.model.schedule import UnitView
 from penstock.observe.phrases import at
@@ -243,8 +246,31 @@ def why(
             f"No job has the key {key!r} in the store {url}{nearest_keys(target, key)}. "
             "Correct the key, or name another store with --store."
         )
+    if facts is not None and found.gate is Gate.NO_WORKER:
+        found = _undefined_task(target, found, facts.this.job) or found
     now = round(SystemClock().now() * MICROSECONDS) if facts is None else facts.now
     _tell(found, now, as_json=as_json)
+
+
+def _undefined_task(target: Target, found: Explanation, job: Job) -> Explanation | None:
+    """Explain that no worker of the app can help, since it does not define the job's task."""
+    named = target.configured().settings.app
+    outline = outline_of(named, target.folder)
+    if job.kind is not JobKind.JOB or outline.name != job.app or job.task in outline.tasks:
+        return None
+    flags = {name: str(value) for name, value in target.flags.items()}
+    app = probe_app(flags, target.folder, named or DEFAULT_FILE)  # the outline is of one file
+    if app.problem is not None or app.name != job.app or job.task in app.tasks:
+        return None
+    near = get_close_matches(job.task, app.tasks, 1)
+    closest = f"; closest: {near[0]!r}" if near else ""
+    return replace(
+        found,
+        sentence=f"The app {app.name!r} does not define the task {job.task!r} of {job.key!r}, so "
+        f"none of its workers takes it{closest}.",
+        unblocks=f"the app defines it again (`name={job.task!r}` keeps an old name); or cancel it",
+        command=command("queue", "cancel", job.key),
+    )
 
 
 def _tell(found: Explanation, now: int, *, as_json: bool) -> None:
