@@ -195,6 +195,27 @@ if __name__ == "__main__":
 """
 
 
+SCARCE = """
+import subprocess, threading
+
+def refuse(times, really, is_meant, error):
+    left = [times]
+    def act(self, *arguments, **options):
+        if left[0] and is_meant(self):
+            left[0] -= 1
+            raise error
+        return really(self, *arguments, **options)
+    return act
+
+threading.Thread.start = refuse(
+    1, threading.Thread.start, lambda thread: thread.name.startswith("penstock-process"),
+    RuntimeError("can't start new thread"))
+subprocess.Popen.__init__ = refuse(
+    1, subprocess.Popen.__init__, lambda _: True,
+    BlockingIOError(11, "Resource temporarily unavailable"))
+"""
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path, APP)
@@ -394,6 +415,30 @@ def test_an_embedded_run_has_task_processes_too(tmp_path: Path) -> None:
     )
 
     assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
+def test_a_machine_without_threads_or_processes_for_a_while_costs_no_job_anything(
+    tmp_path: Path,
+) -> None:
+    told = EMBEDDED.replace("executor=", "max_attempts=1, executor=").replace(
+        'print(report.done, app.store.job("one").result().result != str(os.getpid()))',
+        "job = app.store.job('one').result(); print(report.done, job.attempts, job.crashes)",
+    )
+    (tmp_path / "here.py").write_text(SCARCE + told)
+
+    done = subprocess.run(
+        [sys.executable, "here.py"],
+        cwd=tmp_path,
+        env=environment_of_tests(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert done.stdout == "1 0 0\n", done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Resource temporarily unavailable" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["return", "exit"])

@@ -39,7 +39,7 @@ from penstock.worker.attempt import (
 )
 from penstock.worker.kind import Kind, ServedTask
 from penstock.worker.parts import WorkerParts
-from penstock.worker.process_executor import RemoteValue
+from penstock.worker.process_executor import RemoteValue, not_started
 from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.slot_lending import SlotLending
 from penstock.worker.task_protocol import RunJob
@@ -195,14 +195,19 @@ class JobExecutor:
             error = raised
         if error is not None:
             self._end_body(attempt, None, error)
-        elif attempt.task.slot_kind == PROCESS and self._processes is not None:
-            attempt.aio_task = None
-            self._run_process(attempt)
-        elif attempt.task.is_async:
+            return
+        remote = attempt.task.slot_kind == PROCESS and self._processes is not None
+        if attempt.task.is_async and not remote:
             await self._run_coroutine(attempt)
-        else:
-            attempt.aio_task = None
-            self._run_thread(attempt)
+            return
+        attempt.aio_task = None
+        try:
+            if remote:
+                self._run_process(attempt)
+            else:
+                self._run_thread(attempt)
+        except RuntimeError as problem:  # no thread is left
+            self._finish(attempt, None, not_started(problem))
 
     def _kind(self, attempt: Attempt) -> Kind:
         return self._tasks[attempt.job.task].kind

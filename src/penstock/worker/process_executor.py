@@ -25,7 +25,7 @@ import msgspec
 from penstock.errors import PayloadError, Skip
 from penstock.model.job import NewJob
 from penstock.process_identity import describe_exit
-from penstock.retry.classify import Classified, RemoteError
+from penstock.retry.classify import Classified, FailureClass, RemoteError
 from penstock.worker import task_protocol
 from penstock.worker.attempt import Encoded, ProcessDied
 from penstock.worker.process_guard import end_guarded
@@ -45,6 +45,12 @@ class RemoteValue(msgspec.Struct, frozen=True):
     enqueued: tuple[NewJob, ...]
 
 
+def not_started(error: BaseException) -> RemoteError:
+    """What a job is told that got no thread or process: the machine has none left, for now."""
+    message = f"it could not be started: {error}"
+    return RemoteError(type(error).__name__, message, None, Classified(FailureClass.NODE))
+
+
 class TaskProcess:
     """Owns one process and the socket to it. Used by one thread; `kill` by anyone."""
 
@@ -59,9 +65,9 @@ class TaskProcess:
                 stdin=subprocess.DEVNULL,
                 cwd=order.folder,
             )
-        except BaseException:
+        except BaseException as error:
             self._channel.close()
-            raise
+            raise not_started(error) from error
         finally:
             theirs.close()
         self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else -1
@@ -199,13 +205,13 @@ class ProcessPool:
         """Start a body; the answer kills it. `began`: its process is there, its time counts."""
         work = _Work(call, began, done)
         with self._lock:
-            self._working.add(work)
             if self._idle:
                 self._idle -= 1
             else:
-                self._count += 1
-                name = f"penstock-process-{self._count}"
+                name = f"penstock-process-{self._count + 1}"
                 threading.Thread(target=self._talk, name=name, daemon=True).start()
+                self._count += 1
+            self._working.add(work)
         self._inbox.put(work)
         return work.kill
 
