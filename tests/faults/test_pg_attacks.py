@@ -235,3 +235,44 @@ def test_a_batch_with_large_payloads_is_written_by_several_statements(
         assert first.payload.startswith('"1x')
         assert states(found.store) == {"queued": 6, "waiting": 2}
         assert is_sound(found.store)
+
+
+#: Better matches for calls of the store than the server's own functions and operators.
+OVERLOADS = """
+create schema {schema};
+create function {schema}.noted() returns void language plpgsql as $$ begin
+    raise exception 'a function of another user has run';
+end $$;
+create function {schema}.concat(numeric, text, timestamptz) returns text language plpgsql
+    as $$ begin perform {schema}.noted(); return ''; end $$;
+create function {schema}.times(numeric, integer) returns numeric language plpgsql
+    as $$ begin perform {schema}.noted(); return 0; end $$;
+create operator {schema}.* (leftarg = numeric, rightarg = integer, function = {schema}.times);
+create function {schema}.now() returns timestamptz language plpgsql
+    as $$ begin perform {schema}.noted(); return null; end $$;
+"""
+
+
+@pytest.mark.parametrize("path", ['"$user", overloads', "overloads, pg_catalog"])
+def test_functions_that_others_have_put_into_the_search_path_are_not_called(
+    path: str, postgres_server: Server, postgres_url: str
+) -> None:
+    """A schema that everybody may write to (`public`, before PostgreSQL 15) is in most paths."""
+    name = database_of(postgres_url)
+    with postgres_server.connect(name) as connection:
+        connection.execute("drop schema if exists overloads cascade")
+        connection.execute(OVERLOADS.format(schema="overloads"))
+        database = sql.Identifier(name)
+        connection.execute(
+            sql.SQL("alter database {} set search_path = {}").format(database, sql.SQL(path))
+        )
+        try:
+            with closing(open_postgres(postgres_url)) as store:
+                store.enqueue(new_jobs(5)).result(SECONDS)
+                work_off(store, 5)
+
+                assert states(store) == {"done": 5}
+                assert is_sound(store)
+        finally:
+            connection.execute(sql.SQL("alter database {} reset search_path").format(database))
+            connection.execute("drop schema overloads cascade")

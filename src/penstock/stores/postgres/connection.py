@@ -211,6 +211,7 @@ def connect(address: Address, queries: dict[str, str]) -> Connected:
     try:
         connection.adapters.register_dumper(int, Int8Dumper)  # one type, so one plan
         with given_up_after(connection, CALL_SECONDS):
+            connection.execute(queries["own_path"], (connection.info.backend_pid,))
             server = ask_server(connection, queries)
         if server.version < OLDEST_VERSION:
             raise StoreUnsupported(

@@ -182,6 +182,7 @@ def _apply(
         version = version_of(address, connection, queries, steps)  # another may have been faster
         failpoints.hit("migrate.begin")
         if version == 0:
+            _refuse_squatter(address, connection, queries)
             if not ask_server(connection, queries).schema:
                 connection.execute(queries["make_schema"])
             connection.execute(queries["make_versions"])
@@ -197,6 +198,16 @@ def _apply(
         connection.execute(queries["rollback"])
         raise
     failpoints.hit("migrate.committed")
+
+
+def _refuse_squatter(address: Address, connection: PgConnection, queries: dict[str, str]) -> None:
+    found = connection.execute(queries["schema_squatter"]).fetchone()
+    if found is not None:
+        raise StoreForeign(
+            f"The schema 'penstock' of {address.shown} was made by the role {found[0]!r}, which "
+            "could replace the store's tables; it was left as it is. Let the owner of the database "
+            "run 'drop schema penstock' or 'alter schema penstock owner to …'."
+        )
 
 
 LAST_CHARACTER = "\U0010ffff"

@@ -70,6 +70,12 @@ select exists (select 1 from penstock.attempts where job_id = $1 and token = $2 
 -- A connection of ours that is lost must not keep its transaction open.
 select pg_terminate_backend($1::integer)
 
+-- own_path --
+-- From now on names mean the server's own functions, whatever others have put into schemas of the search path. Every name
+-- here says where it is. Behind a pooler the session is not ours alone, and nothing is set.
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)
+where pg_catalog.pg_backend_pid() operator(pg_catalog.=) $1::pg_catalog.int4
+
 -- who_and_where --
 -- Identity of the server and of its present life: role, read-only, version, database, back end.
 select
@@ -92,6 +98,17 @@ from pg_namespace left join pg_class on relnamespace = pg_namespace.oid where ns
 -- schema_version --
 -- The number of the last migration applied.
 select coalesce(max(version), 0) from penstock.schema_versions
+
+-- schema_squatter --
+-- The owner of an empty schema of this name, if neither we, nor a superuser, nor the database's owner has made it: it could
+-- replace our tables by its own.
+select owner.rolname
+from pg_namespace
+join pg_roles owner on owner.oid = nspowner
+join pg_database on datname = current_database()
+where
+    nspname = 'penstock' and not owner.rolsuper and owner.oid <> datdba and owner.rolname <> 'pg_database_owner'
+    and not pg_has_role(owner.oid, 'usage')
 
 -- make_schema --
 -- Where the tables live.

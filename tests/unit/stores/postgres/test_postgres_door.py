@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import ConfigError, StoreUnavailable, StoreUnsupported
+from penstock.errors import ConfigError, StoreForeign, StoreUnavailable, StoreUnsupported
 from penstock.stores.postgres.connection import Address
 from penstock.stores.postgres.doctor import postgres_findings
 from penstock.stores.postgres.open import open_postgres
@@ -54,6 +54,33 @@ def test_a_refusal_at_the_door_is_told_as_one(
     assert not found.ok
     assert found.text == str(refused.value)
     assert "a-bad-one" not in found.text
+
+
+def test_a_schema_that_another_role_has_made_before_us_is_not_filled(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(tcp=True)
+    for statement in (
+        "create role victim login",
+        "create role squatter",
+        "create database shop",
+        "grant create on database shop to victim, squatter",
+    ):
+        cluster.ask(statement)
+    url = f"postgresql://victim@127.0.0.1:{cluster.port}/shop"
+    with cluster.connect("shop") as admin:
+        admin.execute("create schema penstock authorization squatter")
+        admin.execute("grant all on schema penstock to public")
+
+        with pytest.raises(StoreForeign, match="made by the role 'squatter'") as refused:
+            open_postgres(url)
+
+        assert "\n" not in str(refused.value)
+        assert admin.execute(
+            "select count(*) from pg_tables where schemaname='penstock'"
+        ).fetchone() == (0,)
+        admin.execute("alter schema penstock owner to victim")
+    open_postgres(url).close()
 
 
 def test_a_server_that_does_not_answer_is_told_as_such() -> None:
