@@ -205,6 +205,34 @@ def refuse_open_to_all(path: Path) -> None:
             )
 
 
+def refuse_planted(path: Path) -> None:
+    """Refuse a log, its index, a journal or a lock file that another user has put beside a store.
+
+    SQLite would take them for its own, and who owns a log reads and writes what it will hold.
+    Members of a group share a store that its group may write.
+    """
+    for file in (beside(path, end) for end in ("-wal", "-shm", "-journal", "-turn")):
+        try:
+            found = file.lstat()
+            store = path.stat() if path.exists() else None
+        except FileNotFoundError:
+            continue
+        trusted = {0, os.geteuid()} | (set() if store is None else {store.st_uid})
+        is_shared = store is not None and bool(store.st_mode & stat.S_IWGRP)
+        if not stat.S_ISREG(found.st_mode):
+            what = "is not a file"
+        elif found.st_mode & stat.S_IWOTH:
+            what = f"may be written by every user (mode {stat.S_IMODE(found.st_mode):04o})"
+        elif found.st_uid not in trusted and not is_shared:
+            what = f"belongs to another user (number {found.st_uid})"
+        else:
+            continue
+        raise StoreUnsupported(
+            f"{str(file)!r} {what}, and would be taken for a part of the store {str(path)!r}. "
+            "Keep the store in a folder of your own, or remove that file if no run uses it."
+        )
+
+
 def _refuse_lost_log(path: Path) -> None:
     """After a crash the log is part of the store: without it the last changes are gone."""
     log, index = beside(path, "-wal"), beside(path, "-shm")

@@ -93,6 +93,7 @@ def _made_and_opened(
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         location_check.refuse_open_to_all(path)
+        location_check.refuse_planted(path)
         if path.exists():
             location_check.refuse_file(path)
         else:
@@ -109,6 +110,7 @@ def _opened(path: Path, queries: dict[str, str], durability: str, steps: Steps) 
     try:
         identify(path, connection, queries, steps)
         prepare_to_write(path, connection, durability)
+        location_check.refuse_planted(path)  # from here on they are those that are used
         migrate(path, connection, queries, steps)
         if _identity(path) != before:
             raise StoreReplaced(

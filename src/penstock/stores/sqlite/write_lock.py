@@ -19,6 +19,7 @@ from pathlib import Path
 from penstock.stores.sqlite import fork_guard, lock_holders
 from penstock.stores.sqlite.location_check import as_file_error, beside
 
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 TOLD_SECONDS = 2.0  # a wait for the turn that is longer is told of
 LOOKS = 4  # in that time
 
@@ -31,7 +32,7 @@ class WriteLock:
     def __init__(self, database: Path) -> None:
         path = beside(database, "-turn")
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path, _FLAGS, 0o600)
         except OSError as error:
             raise as_file_error(error, database) from None
         fork_guard.lock_file_opened(self._fd)

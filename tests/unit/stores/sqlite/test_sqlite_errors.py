@@ -383,3 +383,48 @@ def test_a_store_that_every_user_may_change_is_refused(tmp_path: Path) -> None:
 
     path.parent.chmod(0o1777)  # as /tmp: others cannot replace what is ours
     SqliteStore.open(path).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal", "-turn"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_another_user_has_put_beside_a_store_is_not_taken_for_a_part_of_it(
+    tmp_path: Path, end: str, is_new: bool
+) -> None:
+    """In a folder such as /tmp: a log of his would hold, and show him, what we write."""
+    path = tmp_path / "shared" / "store.db"
+    path.parent.mkdir(mode=0o777)
+    path.parent.chmod(0o1777)
+    if not is_new:
+        SqliteStore.open(path).close()
+    planted = path.with_name(path.name + end)
+    planted.unlink(missing_ok=True)
+    planted.touch()
+    os.chown(planted, NOBODY, NOBODY)
+
+    with pytest.raises(StoreUnsupported, match="belongs to another user") as refused:
+        SqliteStore.open(path)
+    planted.unlink()
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    mine.chmod(0o644)
+    planted.symlink_to(mine)
+    with pytest.raises(StoreUnsupported, match="is not a file"):
+        SqliteStore.open(path)
+
+    assert str(planted) in str(refused.value)
+    assert (mine.read_text(), mine.stat().st_mode & 0o777) == ("precious", 0o644)
+    planted.unlink()
+    SqliteStore.open(path).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_members_of_a_group_share_a_store_that_their_group_may_write(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    SqliteStore.open(path).close()
+    path.chmod(0o660)
+    turn = path.with_name("store.db-turn")
+    os.chown(turn, NOBODY, -1)
+    turn.chmod(0o660)
+
+    SqliteStore.open(path).close()
