@@ -263,6 +263,31 @@ def test_a_fault_of_its_own_is_charged_and_the_last_attempt_is_the_end() -> None
     run_virtual(main())
 
 
+def test_a_judge_is_told_of_the_earlier_ends() -> None:
+    async def main() -> None:
+        desk = Desk()
+        bodies = Bodies(desk, seconds=1.0)
+        bodies.errors["review"] = [refused(2.0), refused(3.0), ValueError("x"), refused(4.0)]
+        seen: list[Tries] = []
+
+        def judge(task: SchedulableTask, error: Exception, tries: Tries) -> Verdict:
+            seen.append(tries)
+            if isinstance(error, ProviderThrottled):
+                return Again(error.retry_after or 0.0, charged=False)
+            return Again()
+
+        await desk.go(desk.graph({"review": []}, bodies, judge))
+
+        assert seen == [
+            Tries(),
+            Tries(charged=0, deferred=1, since_seconds=3.0),  # 2.0 and its own second
+            Tries(charged=0, deferred=2, since_seconds=7.0),
+            Tries(charged=1, deferred=0, since_seconds=None),
+        ]
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize(
     "error", [AccountClosed("The account is empty.", 402), RuntimeError("no verdict")]
 )
@@ -513,6 +538,22 @@ def test_a_task_with_the_id_of_another_graphs_is_refused_and_told_to_its_own() -
         assert isinstance(ends[1], UsageError)
         assert refusals[0].startswith("Two tasks that are to run at once have the id (0, 1,")
         desk.assert_sound()
+
+    run_virtual(main())
+
+
+def test_a_task_with_the_id_of_another_graphs_may_be_put_off() -> None:
+    async def main() -> None:
+        desk = Desk(slots=1)
+        bodies = Bodies(desk)
+        running = [desk.spawn(desk.graph(cells(3, "review"), bodies))]
+        later = desk.graph(cells(3, "review"), bodies, lambda *_: Again(10.0))
+        running.append(desk.spawn(later))
+        snapshots = [await one for one in running]
+
+        assert [snapshot.complete for snapshot in snapshots] == [3, 3]
+        assert len(desk.sink.of(Kind.RETRY_DEFERRED)) == 2
+        assert desk.controller.leases == 0
 
     run_virtual(main())
 
