@@ -8,6 +8,7 @@ from benchmarks.scheduling import (
     cycle,
     designer,
     downstream,
+    graph,
     hosts,
     lanes,
     small_group,
@@ -23,6 +24,7 @@ SECTION = Section(
         Scenario("small_group", small_group.measure),
         Scenario("lanes", lanes.measure),
         Scenario("hosts", hosts.measure),
+        Scenario("graph", graph.measure),
         Scenario("designer", designer.measure, in_smoke=False),
     ),
 )

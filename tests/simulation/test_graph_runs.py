@@ -347,7 +347,10 @@ def test_a_failure_may_drop_what_runs_waits_and_is_put_off_of_its_row() -> None:
 
         async def body(task: SchedulableTask) -> None:
             if task.task_id == (0, "runs"):
-                await desk.clock.sleep(100.0)
+                try:
+                    await desk.clock.sleep(100.0)
+                except asyncio.CancelledError:
+                    raise RuntimeError("nobody asks what became of it") from None
             await bodies(task)
 
         def judge(task: SchedulableTask, error: Exception, tries: Tries) -> Verdict:
@@ -356,16 +359,24 @@ def test_a_failure_may_drop_what_runs_waits_and_is_put_off_of_its_row() -> None:
             return Again(after_seconds=3.0)
 
         def first(task: SchedulableTask, error: Exception, tries: Tries) -> Verdict:
+            judged.append(type(error))
             if isinstance(error, ProviderThrottled):
                 return Again(50.0, charged=False)
             return judge(task, error, tries)
+
+        judged: list[type[Exception]] = []
 
         snapshot = await desk.go(desk.graph(nodes, body, first))
 
         # bad failed; runs was cancelled, later put off, after waiting: dropped; done had ended
         assert (snapshot.failed, snapshot.dropped, snapshot.complete) == (1, 3, 6)
         assert desk.clock.monotonic() < 20.0
-        assert len(desk.sink.of(Kind.CANCELLED)) == 1
+        assert sorted(one.__name__ for one in judged) == [
+            "ProviderThrottled",
+            "ValueError",
+            "ValueError",
+        ]
+        assert len(desk.sink.of(Kind.NON_RETRYABLE_DROPPED)) == 1
         desk.assert_sound()
 
     run_virtual(main())
