@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a long pause that a provider asks for known to all processes and runs of a store?"""
+"""Long pauses and closed accounts of providers are known to all processes and runs of a store."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ pytestmark = pytest.mark.acceptance
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 SECONDS = 120.0
-PAUSE_SECONDS = 10
+PAUSE_SECONDS = 15
 JOBS = 20
+OLD_KEY, NEW_KEY = "sk-canary-old-0123456789", "sk-canary-new-9876543210"
 APP = """
-from penstock import Context, Penstock
+from penstock import Context, Penstock, Secret
 
 app = Penstock("shop")
-api = app.provider("api", base_url={url!r})
+api = app.provider("api", base_url={url!r}, {options})
 
 @app.task(uses=api, max_attempts=1)
 async def fetch(ctx: Context, n: int) -> int:
@@ -68,8 +69,8 @@ def refusing() -> Iterator[SimulatedProvider]:
 class Shop:
     """A project, its store, and the runs that work on it."""
 
-    def __init__(self, folder: Path, provider_url: str, store_url: str) -> None:
-        (folder / "shop.py").write_text(APP.format(url=provider_url))
+    def __init__(self, folder: Path, provider_url: str, store_url: str, options: str = "") -> None:
+        (folder / "shop.py").write_text(APP.format(url=provider_url, options=options))
         (folder / "penstock.toml").write_text(f'app = "shop.py"\nstore = "{store_url}"\n')
         self._folder = folder
 
@@ -181,3 +182,87 @@ def end_early(shop: Shop, store_url: str) -> None:
     began = time.monotonic()
     assert shop.command("queue", "run", "--drain").returncode == 0
     assert time.monotonic() - began < SECONDS
+
+
+class Bank:
+    """A provider that accepts one key, once its account has been filled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.is_filled = True
+        self.keys: list[str] = []  # of each call
+        (folder / "key").write_text(OLD_KEY)
+        self._folder = folder
+
+    def script(self, request: SimulatedRequest) -> Reply | None:
+        key = request.headers["authorization"].removeprefix("Bearer ")
+        self.keys.append(key)
+        if key == NEW_KEY and self.is_filled:
+            return None
+        return Reply.of({"error": {"message": "Incorrect API key"}}, status=401, wait_seconds=0.1)
+
+    def replace_key(self) -> None:
+        (self._folder / "key").write_text(NEW_KEY)
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Bank:
+    return Bank(tmp_path)
+
+
+@pytest.fixture
+def bank_shop(tmp_path: Path, store_url: str, bank: Bank) -> Iterator[Shop]:
+    with SimulatedProvider(script=bank.script) as provider:
+        key = str(tmp_path / "key")
+        yield Shop(tmp_path, provider.url, store_url, f'api="openai", api_key=Secret.file({key!r})')
+
+
+def test_a_closed_account_is_left_alone_by_all_and_a_replaced_key_opens_it_for_all(
+    store_url: str, bank: Bank, bank_shop: Shop
+) -> None:
+    shop = bank_shop
+    with ExitStack() as cleanup:
+        store = cleanup.enter_context(closing(open_store(store_url)))
+        shop.enqueue("fetch", 0, 1)
+        first = shop.start(cleanup, "--processes", "2")
+        wait_until(lambda: bool(store.cooldowns().result()), SECONDS)
+        time.sleep(LOOK_SECONDS + 0.5)  # every process has read it
+        assert len(bank.keys) == 1
+
+        shop.enqueue("fetch", 1, JOBS)
+        shop.enqueue("fetch_untold", 0, JOBS)
+        late = shop.start(cleanup)  # its first request probes: perhaps somebody has filled it
+        wait_until(lambda: len(bank.keys) == 2, SECONDS)
+        wait_until(lambda: has_gate(shop, "fetch-5", "account"), SECONDS)
+        said = shop.command("providers").stdout
+        assert "The account of api is closed: 401: Incorrect API key" in said, said
+        time.sleep(2 * LOOK_SECONDS)
+        assert bank.keys == [OLD_KEY] * 2
+
+        bank.replace_key()
+        wait_until(lambda: done(store) == 1 + 2 * JOBS, SECONDS)
+        assert (first.poll(), late.poll()) == (None, None)
+    assert bank.keys == [OLD_KEY] * 2 + [NEW_KEY] * (1 + 2 * JOBS)
+
+
+def test_the_next_drain_asks_once_and_goes_on_if_the_account_was_filled(
+    store_url: str, bank: Bank, bank_shop: Shop
+) -> None:
+    bank.replace_key()
+    bank.is_filled = False
+    bank_shop.enqueue("fetch", 0, 1)
+    bank_shop.enqueue("fetch_untold", 0, 1)
+    for calls in (2, 3, 4):  # the first meets it with both jobs, each other run probes it once
+        ended = bank_shop.command("queue", "run", "--drain", "--processes", "2")
+        assert ended.returncode == 4, ended.stderr
+        assert "replace its key or fill the account" in ended.stderr
+        assert len(bank.keys) <= calls
+    assert "The account of api is closed" in bank_shop.command("providers").stdout
+
+    bank.is_filled = True
+    bank_shop.enqueue("fetch", 1, JOBS)
+    ended = bank_shop.command("queue", "run", "--drain", "--processes", "2")
+    assert ended.returncode == 0, ended.stderr
+    assert "is closed" not in bank_shop.command("providers").stdout
+    with closing(open_store(store_url)) as store:
+        assert done(store) == 2 + JOBS
+        assert store.cooldowns().result() == []

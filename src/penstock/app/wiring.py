@@ -53,7 +53,7 @@ from penstock.worker.job_kind import PlainKind
 from penstock.worker.kind import JobReader, Kind, ServedTask
 from penstock.worker.parts import LeaseKeeper, Observers, WorkerConfig, WorkerLoop, WorkerParts
 from penstock.worker.process_executor import ProcessPool
-from penstock.worker.provider_run import ProviderRun, ServedProvider
+from penstock.worker.provider_run import NamedRun, ProviderRun, ServedProvider
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.start_budget import StartBudget
 from penstock.worker.task_protocol import TaskOrder
@@ -330,7 +330,7 @@ def _serving(
         clock,
         share=share,
         rand=ids.random,
-        run_id=options.run_id,
+        run=NamedRun(options.app, options.run_id),
         events=events,
         budgets=budgets,
     )

@@ -43,6 +43,21 @@ class CooldownKey(NamedTuple):
     account: str = ""  # tells keys apart (`Credentials.mark`); empty: none is known
 
 
+class AccountNote(msgspec.Struct, frozen=True):
+    """What processes tell each other of a closed account, beside the time of its next probe."""
+
+    status: int  # of the reply that closed it
+    said: str  # what the provider wrote, redacted
+    since_at: int
+    probes: int = 0  # that found it closed
+    interval_seconds: float = 0.0  # between the last two
+    run_id: str = ""  # which probed it last
+
+    @property
+    def reason(self) -> str:
+        return f"{self.status}: {self.said}" if self.said else f"it answered {self.status}"
+
+
 class RequestResourceKey(NamedTuple):
     """What one request asks for."""
 
@@ -68,6 +83,14 @@ class Endpoint(msgspec.Struct, frozen=True):
     resource: RequestResourceKey
     alias: str = ""  # what the user calls it
     cap: int | None = None  # requests at once that were declared under this alias
+
+
+def read_account_note(document: str) -> AccountNote | None:
+    """What another process says of an account; None if its version says it otherwise."""
+    try:
+        return msgspec.json.decode(document, type=AccountNote)
+    except msgspec.MsgspecError:
+        return None
 
 
 class ClosedAccount(msgspec.Struct, frozen=True, kw_only=True):

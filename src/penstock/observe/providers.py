@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.admission.requests.algorithm import read_learned
 from penstock.clock import MICROSECONDS
-from penstock.model.provider import ANY, ProviderModelKey
+from penstock.model.provider import ANY, ProviderModelKey, read_account_note
 from penstock.model.views import StoredCooldown, StoredLimit, WorkerView
 from penstock.model.worker import ProviderUse, ReportedUse, reported_uses
 from penstock.observe.phrases import sum_known
@@ -85,6 +85,27 @@ class KeptCooldown(msgspec.Struct, frozen=True):
 
     seconds: float  # that are left
     until_at: int
+
+
+class KeptAccount(msgspec.Struct, frozen=True):
+    """A closed account: no process of the store sends to it, but for single probes."""
+
+    provider: str
+    reason: str  # what it wrote
+    since_at: int
+    probe_at: int
+    probes: int
+
+
+def kept_accounts(cooldowns: Iterable[StoredCooldown]) -> list[KeptAccount]:
+    """The accounts that are closed, by provider; of several keys of one the last to be closed."""
+    found: dict[str, KeptAccount] = {}
+    for one in sorted(cooldowns, key=lambda one: one.begun_at):
+        note = read_account_note(one.document) if one.key.model == ANY else None
+        if note is not None:
+            name = one.key.provider
+            found[name] = KeptAccount(name, note.reason, note.since_at, one.until_at, note.probes)
+    return [found[name] for name in sorted(found)]
 
 
 def binding_of(use: LiveLimit | ProviderUse, cooldown_seconds: float) -> Binding:

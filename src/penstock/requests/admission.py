@@ -28,7 +28,7 @@ from penstock.events.kinds import Correlation
 from penstock.events.kinds import RequestEventKind as Kind
 from penstock.events.sink import RequestEvents
 from penstock.model.lease import ReleaseResult
-from penstock.model.provider import RequestResourceKey
+from penstock.model.provider import AccountNote, RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 from penstock.timers import Timer
 
@@ -278,6 +278,18 @@ class RequestAdmissionController:
     def probe_account(self, provider: str) -> None:
         """Let the next request probe a closed account at once."""
         self.core.probe_account(provider, self._monotonic())
+        self._pump_soon()
+
+    def close_account_elsewhere(
+        self, provider: str, note: AccountNote, closed_at: float, probe_at: float
+    ) -> None:
+        """Shut the account of a provider as another process has."""
+        self.core.close_account_elsewhere(provider, note, closed_at, probe_at, self._monotonic())
+        self._pump_soon()
+
+    def open_account(self, provider: str) -> None:
+        """Open the account of a provider: another process has found it open."""
+        self.core.open_account(provider, self._monotonic())
         self._pump_soon()
 
     def shut(self) -> None:

@@ -32,12 +32,20 @@ class Accounts(Protocol):
         """Return the account of a provider; None: it is open."""
         ...
 
-    def seconds_to_probe(self, provider: str) -> float:
-        """Return how long a closed account is left alone."""
+    def closed_providers(self) -> Iterable[str]:
+        """Return the providers whose accounts are closed."""
+        ...
+
+    def is_left_alone(self, provider: str) -> bool:
+        """Return whether no request may leave for a closed account, not even a probe."""
+        ...
+
+    def is_probed_elsewhere(self, provider: str) -> bool:
+        """Return whether another process probes a closed account."""
         ...
 
     def reread_key(self, provider: str) -> bool:
-        """Read its key anew; if it is another one, the account may be probed at once."""
+        """Read its key anew; if it is another one, the account may be probed."""
         ...
 
     def counted_as(self, provider: str) -> str: ...
@@ -77,19 +85,19 @@ class AccountHold:
 
     @property
     def tasks(self) -> frozenset[str]:
-        """Those that are held back, here or elsewhere."""
+        """Those that are held back, here or elsewhere, with no probe under way."""
         elsewhere = (task for one in self._elsewhere.values() for task in one.tasks)
-        return frozenset((*self.held, *elsewhere))
+        probed = {name for name in self._known if self._is_probed_elsewhere(name)}
+        return frozenset((*(x for x, name in self.held.items() if name not in probed), *elsewhere))
+
+    def _is_probed_elsewhere(self, provider: str) -> bool:
+        return self._accounts is not None and self._accounts.is_probed_elsewhere(provider)
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Hold back the task of a job that was given back for a closed account."""
         provider = attempt.closed_account
         if provider is not None and isinstance(end, JobRef) and attempt.stop is None:
-            self._tell(provider)
-            for task in {attempt.job.task, *self._users.get(provider, ())}:
-                if task not in self.held and not self._window.is_held(task):
-                    self.held[task] = provider
-                    self._window.hold_back(task)
+            self._close(provider, attempt.job.task)
 
     def held_elsewhere(self, closed: Iterable[ClosedAccount]) -> None:
         """Another worker of the run has ended so; what only it could serve is not waited for."""
@@ -97,7 +105,12 @@ class AccountHold:
 
     def ticked(self) -> None:
         """Let tasks go whose account is open, or is to be probed now."""
-        if self._accounts is None or not self._known:
+        if self._accounts is None:
+            return
+        for provider in self._accounts.closed_providers():  # as other processes have found
+            if provider not in self._known and self._accounts.is_left_alone(provider):
+                self._close(provider)
+        if not self._known:
             return
         now = self._clock.monotonic()
         looks_at_keys = now >= self._look_monotonic
@@ -109,10 +122,10 @@ class AccountHold:
                 log.warning("The account of provider %r is open again.", provider)
                 self._let_go(provider)
             elif provider in self.held.values():
-                is_due = self._accounts.seconds_to_probe(provider) <= 0
-                if looks_at_keys or is_due:
-                    is_due = self._accounts.reread_key(provider) or is_due
-                if is_due:
+                if looks_at_keys:
+                    self._accounts.reread_key(provider)
+                if not self._accounts.is_left_alone(provider):
+                    self._accounts.reread_key(provider)
                     self._let_go(provider)
 
     def closed(self) -> tuple[ClosedAccount, ...]:
@@ -123,6 +136,14 @@ class AccountHold:
             tasks = sorted(task for task, name in self.held.items() if name == provider)
             own[provider] = replace(found or known, tasks=tuple(tasks))
         return tuple({**self._elsewhere, **own}.values())
+
+    def _close(self, provider: str, *tasks: str) -> None:
+        """Hold back the tasks that use an account."""
+        self._tell(provider)
+        for task in {*tasks, *self._users.get(provider, ())}:
+            if task not in self.held and not self._window.is_held(task):
+                self.held[task] = provider
+                self._window.hold_back(task)
 
     def _tell(self, provider: str) -> None:
         """Say once which account is closed, and what its provider wrote."""

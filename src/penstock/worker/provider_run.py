@@ -168,6 +168,13 @@ class ProviderStore(LearnedLimitStore, CooldownStore, JournalStore, Protocol):
     def url(self) -> str: ...
 
 
+class NamedRun(NamedTuple):
+    """Whose requests these are."""
+
+    app: str
+    run_id: str
+
+
 class ServedProvider(msgspec.Struct, frozen=True):
     """A provider as one run serves it: what code and settings say together."""
 
@@ -193,7 +200,7 @@ class ProviderRun:
         *,
         share: ProcessShare,
         rand: Callable[[], float],
-        run_id: str,
+        run: NamedRun,
         events: RequestEvents | None = None,
         budgets: Sequence[Budget] = (),
     ) -> None:
@@ -206,23 +213,31 @@ class ProviderRun:
         self._policies = {policy.name: policy for policy in self._resolver.policies()}
         self._learned = LearnedLimits(store, clock, share.count)
         self._core = AdaptiveRequestAdmissionController(
-            self._policies.values(), self._algorithm, share=share, generation=run_id
+            self._policies.values(), self._algorithm, share=share, generation=run.run_id
         )
         self._counts = RequestCounts(self._core.tree.models)
         self._core.listen(self._counts)
-        self._admission = RequestAdmissionController(self._core, clock, events, run_id)
+        self._admission = RequestAdmissionController(self._core, clock, events, run.run_id)
         self.pressure = ProviderPressure(
             self._admission.pressure, self.counted_as, self._cap_of, clock.monotonic
         )
         self._admission.on_pressure_change(self.pressure.relieved)
-        self._run_id = run_id
+        self._run_id = run.run_id
         self._store_url = store.url
         self._journal: JournalWriter | None = None  # None: no call costs money
         if any(one.paid is not None for one in served):
             self._journal = JournalWriter(store, StoreRetry(log, clock, rand), budgets)
         self._lending: SlotLending | None = None
         self._credentials = {one.provider.name: _credentials(one) for one in served}
-        self.shared = SharedCooldowns(store, clock, self._admission, self._account_of)
+        self.shared = SharedCooldowns(
+            store,
+            clock,
+            self._admission,
+            self._key_mark,
+            self.reread_key,
+            app=run.app,
+            run_id=run.run_id,
+        )
         self._give_up = GiveUp({}, clock, self._failing_since)
         self._uses = LearnedUses()
         self._on_use: Callable[[str, Hashable | None], None] | None = None
@@ -465,22 +480,31 @@ class ProviderRun:
             probes=level.account.probes,
         )
 
-    def seconds_to_probe(self, provider: str) -> float:
-        """How long a closed account is left alone."""
+    def closed_providers(self) -> list[str]:
+        """The providers whose accounts are closed."""
+        return [name for name, one in self._core.tree.providers.items() if one.account.is_closed]
+
+    def is_left_alone(self, provider: str) -> bool:
+        """No request may leave for a closed account now, not even a probe."""
         level = self._core.tree.providers.get(provider)
-        return 0.0 if level is None else level.account.probe_at - self._clock.monotonic()
+        return level is not None and level.account.refuses(self._clock.monotonic())
+
+    def is_probed_elsewhere(self, provider: str) -> bool:
+        """Another process probes a closed account: perhaps it is open in a moment."""
+        return self.shared.is_probed_elsewhere(provider)
 
     def reread_key(self, provider: str) -> bool:
-        """Read the key of a provider anew; if it is another one, its account is probed at once."""
+        """Read the key of a provider anew; if it is another one, its account may be probed."""
         has_changed = False
         for name, credentials in self._credentials.items():
             if self.counted_as(name) == provider:
                 has_changed = credentials.refresh() or has_changed
-        if has_changed:
-            self._admission.probe_account(provider)
+        level = self._core.tree.providers.get(provider)
+        if has_changed and level is not None and not level.account.status:
+            self._admission.probe_account(provider)  # it could not be read: others do not know
         return has_changed
 
-    def _account_of(self, provider: str) -> str | None:
+    def _key_mark(self, provider: str) -> str | None:
         """Tells the keys of a provider apart; None: it is not served here."""
         named = (x for name, x in self._credentials.items() if self.counted_as(name) == provider)
         found = next(named, None)

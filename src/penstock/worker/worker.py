@@ -26,6 +26,7 @@ from penstock.worker.attempt_log import AttemptLog, RefusedConnections
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.cancellations import Cancellations
 from penstock.worker.completer import Completer
+from penstock.worker.cooldowns import KNOWN_SECONDS
 from penstock.worker.core import WorkerCore
 from penstock.worker.drain import Drain
 from penstock.worker.executor import JobExecutor
@@ -339,7 +340,9 @@ class Worker:
 
     def _ended(self, attempt: Attempt, end: AttemptEnd) -> None:
         """An attempt has ended: first of all its end is to be durable."""
-        if end is not None:
+        if attempt.closed_account is not None and isinstance(end, JobRef):
+            self._loop.spawn(self._give_back_later(end))
+        elif end is not None:
             self._completer.add(end)
         if self._parts.providers is not None:
             self.hold.ended(attempt, end)
@@ -350,6 +353,12 @@ class Worker:
         sentence = self._tasks[attempt.job.task].kind.ended(attempt.job, end)
         if sentence is not None:
             self._end_run(sentence)
+        self._loop.wake()
+
+    async def _give_back_later(self, ref: JobRef) -> None:
+        """Give a job back that met a closed account, when the other workers know of it, too."""
+        await self._clock.sleep(KNOWN_SECONDS)
+        self._completer.add(ref)
         self._loop.wake()
 
     def effects_refused(self, end: JobEnd, error: PenstockError) -> JobEnd | JobFailure:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.admission.requests.account import AccountGate
 from penstock.admission.requests.adaptive.limit import Adaptive
 from penstock.admission.requests.algorithm import SHARED_SECONDS, LimitAlgorithm
 from penstock.admission.requests.decisions import RequestAdmissionDenied, RequestAdmissionLease
@@ -40,12 +41,27 @@ class Process:
         clock: ManualClock,
         algorithm: str = "adaptive",
         account: str = "",
+        run_id: str = "run",
     ) -> None:
         make = aimd if algorithm == "aimd" else adaptive
         self.core = Core(policy(8, algorithm=algorithm), make=make)
         self.admission = RequestAdmissionController(self.core, clock)
-        marks = {"p": account}
-        self.shared = SharedCooldowns(store, clock, self.admission, marks.get)
+        self.marks = {"p": account}
+        self.shared = SharedCooldowns(
+            store, clock, self.admission, self.marks.get, app="shop", run_id=run_id
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        return self._account.is_closed
+
+    @property
+    def is_left_alone(self) -> bool:
+        return self._account.refuses(self.admission._monotonic())
+
+    @property
+    def _account(self) -> AccountGate:
+        return self.core.tree.provider("p", 0.0).account
 
     def meet(self, outcome: RequestReleaseOutcome, resource: RequestResourceKey = CHAT) -> None:
         lease = self.admission.try_acquire(item(resource))
@@ -82,6 +98,126 @@ def test_another_process_sends_nothing_before_the_end(algorithm: str) -> None:
         for one in (told, other, late):
             await one.shared.share()
             assert one.seconds_left() == 0.0
+
+    asyncio.run(scenario())
+
+
+CLOSED = RequestReleaseOutcome(RequestOutcome.ACCOUNT_CLOSED, status=401, said="no such key")
+SUCCESS = RequestReleaseOutcome(RequestOutcome.SUCCESS)
+
+
+def test_one_process_at_a_time_probes_a_closed_account_and_its_reply_counts_for_all() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = InProcessStore(clock)
+        processes = [Process(store, clock) for _ in range(3)]
+        processes[0].meet(CLOSED)
+        waits: list[float] = []
+        last = clock.monotonic()
+        while len(waits) < 4:
+            for one in processes:
+                await one.shared.share()
+            leaving = [one for one in processes if not one.is_left_alone]
+            assert len(leaving) <= 1, "two processes probe it"
+            for one in leaving:
+                waits.append(clock.monotonic() - last)
+                last = clock.monotonic()
+                one.meet(CLOSED)
+                processes.append(processes.pop(0))  # whoever looks first has it
+            clock.advance(LOOK_SECONDS)
+        assert waits == pytest.approx([30, 60, 120, 240], abs=2 * LOOK_SECONDS)
+
+        while not (leaving := [one for one in processes if not one.is_left_alone]):
+            clock.advance(LOOK_SECONDS)
+            for one in processes:
+                await one.shared.share()
+        leaving[0].meet(SUCCESS)
+        for _ in range(2):
+            for one in processes:
+                await one.shared.share()
+        assert [one.is_closed for one in processes] == [False] * 3
+        assert store.cooldowns().result() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_new_run_probes_a_closed_account_once_and_other_workers_of_it_wait_for_that() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = InProcessStore(clock)
+        told = Process(store, clock)
+        told.meet(CLOSED)
+        await told.shared.share()
+        later = [Process(store, clock, run_id="later") for _ in range(2)]
+        for one in later:
+            await one.shared.share()
+        assert [one.is_left_alone for one in later] == [False, True]
+        assert later[1].shared.is_probed_elsewhere("p")
+        again = Process(store, clock)  # a worker of the same run that was replaced
+        await again.shared.share()
+        assert again.is_left_alone
+
+        later[0].meet(SUCCESS)
+        for one in (*later, told, again):
+            await one.shared.share()
+        assert not any(one.is_closed for one in (*later, told, again))
+
+    asyncio.run(scenario())
+
+
+def test_a_key_that_was_replaced_is_tried_by_one_and_used_by_all_that_know_it() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = InProcessStore(clock)
+        first, second = Process(store, clock, account="old"), Process(store, clock, account="old")
+        first.meet(CLOSED)
+        for one in (first, second):
+            await one.shared.share()
+            assert one.is_left_alone
+            one.marks["p"] = "new"
+        for one in (first, second, first, second):
+            await one.shared.share()
+        assert [one.is_left_alone for one in (first, second)] == [False, True]
+
+        clock.advance(0.1)
+        first.meet(CLOSED)  # that one is dead as well
+        for one in (first, second):
+            await one.shared.share()
+        assert [one.is_left_alone for one in (first, second)] == [True, True]
+        assert [one.key.account for one in store.cooldowns().result()] == ["new"]
+
+        other = Process(store, clock, account="another")
+        await other.shared.share()
+        assert not other.is_closed
+
+    asyncio.run(scenario())
+
+
+def test_apps_whose_keys_are_not_known_close_their_own_accounts() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = InProcessStore(clock)
+        told = Process(store, clock)
+        told.meet(CLOSED)
+        await told.shared.share()
+        (kept,) = store.cooldowns().result()
+        assert kept.key.account == "@shop"
+
+    asyncio.run(scenario())
+
+
+def test_a_key_that_cannot_be_read_here_is_nobody_elses_matter() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = InProcessStore(clock)
+        process = Process(store, clock)
+        process.admission.close_account("p", "The secret cannot be read.")
+        await process.shared.share()
+        assert store.cooldowns().result() == []
+        assert process.is_left_alone
+        clock.advance(31)
+        await process.shared.share()
+        assert not process.is_left_alone  # it needs nobody's leave
 
     asyncio.run(scenario())
 

@@ -36,7 +36,7 @@ from penstock.admission.requests.provider_tree import (
 from penstock.errors import InternalError
 from penstock.events.kinds import RequestEventKind as Kind
 from penstock.model.lease import ReleaseReason, ReleaseResult
-from penstock.model.provider import ANY, ProviderModelKey, RequestResourceKey
+from penstock.model.provider import ANY, AccountNote, ProviderModelKey, RequestResourceKey
 from penstock.model.request import RequestAdmissionItem, RequestOutcome, RequestReleaseOutcome
 
 _RELEASED = ReleaseResult(True, ReleaseReason.RELEASED)
@@ -69,6 +69,7 @@ class AdaptiveRequestAdmissionController:
         self._listeners: tuple[RequestListener, ...] = ()
         self.waiting = 0
         self._long_cooldowns: dict[RequestResourceKey, float] = {}  # not taken yet: until when
+        self._account_changes: set[str] = set()  # not taken yet: providers
         self.changes = 0  # of anything that a snapshot shows
         self.pending_events = PendingEvents()
         self.tracks_pressure = False  # somebody asks for `take_pressure_changes`
@@ -252,10 +253,6 @@ class AdaptiveRequestAdmissionController:
                 self._note_cooldown(model, algorithm.blocked_until, now)
                 self.changes += 1
 
-    @property
-    def has_long_cooldowns(self) -> bool:
-        return bool(self._long_cooldowns)
-
     def take_long_cooldowns(self) -> dict[RequestResourceKey, float]:
         """Return the long cool-downs that began since last time: monotonic, until when.
 
@@ -263,6 +260,30 @@ class AdaptiveRequestAdmissionController:
         """
         taken, self._long_cooldowns = self._long_cooldowns, {}
         return taken
+
+    def take_account_changes(self) -> set[str]:
+        """Return the providers whose account was closed, probed or opened since last time."""
+        taken, self._account_changes = self._account_changes, set()
+        return taken
+
+    @property
+    def has_news(self) -> bool:
+        """True if there is something that other processes are to know."""
+        return bool(self._long_cooldowns or self._account_changes)
+
+    def close_account_elsewhere(
+        self, provider: str, note: AccountNote, closed_at: float, probe_at: float, now: float
+    ) -> None:
+        """Shut the account of a provider as another process has. Pump after it."""
+        level = self.tree.provider(provider, now)
+        if level.account.closed_elsewhere(note, closed_at, probe_at, now):
+            self._deny_or_wake(level, now)
+
+    def open_account(self, provider: str, now: float) -> None:
+        """Open the account of a provider: another process has found it open. Pump after it."""
+        level = self.tree.provider(provider, now)
+        level.account.open()
+        self._deny_or_wake(level, now)
 
     def close_account(self, provider: str, said: str, now: float) -> None:
         """Shut the account of a provider whose key cannot be read. Pump after it."""
@@ -277,6 +298,11 @@ class AdaptiveRequestAdmissionController:
         self.changes += 1
 
     def _account_changed(self, provider: ProviderLevel, now: float) -> None:
+        """A request or a key of this process has closed, probed or opened an account."""
+        self._account_changes.add(provider.name)
+        self._deny_or_wake(provider, now)
+
+    def _deny_or_wake(self, provider: ProviderLevel, now: float) -> None:
         """Deny who waits for a closed account; wake who waits for one that is open."""
         self.changes += 1
         is_closed = provider.account.refuses(now)
@@ -345,7 +371,7 @@ class AdaptiveRequestAdmissionController:
         if model.provider.account.refuses(now):
             until = model.provider.account.probe_at
             reason = RequestDenialReason.ACCOUNT_CLOSED
-            return RequestAdmissionDenied(item, reason, until - now, until)
+            return RequestAdmissionDenied(item, reason, max(until - now, 0.0), until)
         return RequestAdmissionDenied(item, RequestDenialReason.HARD_POLICY_DENIAL)
 
     def _would_overtake(self, domain: DomainLevel, now: float) -> bool:

@@ -17,10 +17,12 @@ from penstock.model.spending import TOTAL_SPAN, utc_day
 from penstock.model.views import WorkerView
 from penstock.model.worker import responsive_workers
 from penstock.observe.providers import (
+    KeptAccount,
     KeptCooldown,
     LearnedBefore,
     LiveLimit,
     ProviderRow,
+    kept_accounts,
     provider_rows,
 )
 from penstock.observe.spending import budget_uses, spending_of
@@ -75,6 +77,7 @@ def providers(
         workers = responsive_workers(opened.workers().result(), is_gone)
         cooldowns = opened.cooldowns().result()
         rows = provider_rows(workers, opened.learned().result(), now, cooldowns)
+        accounts = kept_accounts(cooldowns)
         runs = live_runs(workers) or opened.runs(1).result()
         balances = opened.balances([*runs, utc_day(now), TOTAL_SPAN]).result()
         url = opened.url
@@ -84,12 +87,13 @@ def providers(
         print_document(
             {
                 "providers": [msgspec.to_builtins(row) for row in rows],
+                "accounts": [msgspec.to_builtins(one) for one in accounts],
                 "spending": [msgspec.to_builtins(row) for row in spent],
                 "budgets": [budget_document(use) for use in uses],
             }
         )
         return
-    for line in [*lines_of(rows, url), *money_lines(spent, uses)]:
+    for line in [*lines_of(rows, url, accounts), *money_lines(spent, uses)]:
         say(line)
 
 
@@ -112,7 +116,7 @@ def live_runs(workers: Iterable[WorkerView]) -> list[str]:
     return list(dict.fromkeys(worker.run_id for worker in workers if worker.alive))
 
 
-def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
+def lines_of(rows: list[ProviderRow], url: str, accounts: Iterable[KeptAccount] = ()) -> list[str]:
     """The limits as text: live ones first."""
     lines = [f"Store {escaped(redacted(url))}"]
     live = [(row, row.live) for row in rows if row.live is not None]
@@ -121,13 +125,14 @@ def lines_of(rows: list[ProviderRow], url: str) -> list[str]:
         head = ["provider", "model", *LIVE]
         cells = [[row.provider, row.model, *_live(use)] for row, use in live]
         lines += ["", *format_table(head, cells, left=2)]
-        closed = {row.provider: use.account for row, use in live if use.account is not None}
-        lines += [
-            f"The account of {escaped(name)} is closed: {escaped(said)}; replace its key or fill it"
-            for name, said in closed.items()
-        ]
     else:
         lines += ["", "No running worker has sent a request to a provider."]
+    closed = {row.provider: use.account for row, use in live if use.account is not None}
+    closed |= {one.provider: one.reason for one in accounts}
+    lines += [
+        f"The account of {escaped(name)} is closed: {escaped(said)}; replace its key or fill it"
+        for name, said in closed.items()
+    ]
     lines += [_cooling(row, row.cooldown) for row in rows if row.cooldown is not None]
     if learned:
         head = ["learned of", "model", "ceiling", "confidence", "mode", "rate", "latency", "age"]
