@@ -19,7 +19,7 @@ from penstock.app.registry import Registry
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.budgets import check_budgets
 from penstock.config.load import LoadedSettings, load_settings
-from penstock.config.provider_policy import check_providers
+from penstock.config.provider_policy import check_providers, check_tables
 from penstock.config.settings import Settings
 from penstock.definitions.dataset import Dataset
 from penstock.definitions.request import (
@@ -98,7 +98,7 @@ class Queue:
         check_budgets(loaded, registry.all_tasks, registry.providers)
         check_partitions(loaded, registry.dimensions)
         registry.check_datasets()
-        registry.check_tables()
+        check_tables(loaded, registry.tables, registry.providers)
         return loaded
 
     def plan_daemon(self, settings: Settings, now: int) -> DaemonPlan:

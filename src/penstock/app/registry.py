@@ -63,11 +63,6 @@ class Registry:
         """Refuse unknown needs and cycles of the whole graph, in one UsageError."""
         validate(self.dataset_specs.values())
 
-    def check_tables(self) -> None:
-        """Refuse, in one UsageError, what is wrong with the first table that has a mistake."""
-        for table in self.tables.values():
-            table.validate()
-
     def add_provider(self, provider: Provider) -> None:
         self._add(self.providers, provider.name, provider, "providers", "")
 

@@ -15,7 +15,9 @@ from penstock.admission.requests.policy import (
 )
 from penstock.config.load import DEFAULT, LoadedSettings, dotted, nearest_known
 from penstock.config.settings import ProviderSettings, Settings
+from penstock.definitions.column import Column, FunctionColumn, JudgeColumn, LlmColumn
 from penstock.definitions.provider import Provider
+from penstock.definitions.table import Table
 from penstock.definitions.task import Task
 from penstock.errors import ConfigError, UsageError
 from penstock.model.provider import IDEMPOTENCY_HEADER
@@ -49,6 +51,42 @@ def check_providers(
                     f"Task {task.name!r} uses the provider {name!r}, which the app does not "
                     f"define; {nearest_known(name, providers, 'app.provider(...)')}."
                 )
+
+
+def check_tables(
+    loaded: LoadedSettings, tables: Mapping[str, Table], providers: Mapping[str, Provider]
+) -> None:
+    """Refuse tables with a mistake, and columns that call a provider which nobody can reach."""
+    for table in tables.values():
+        table.validate()
+        for column in table.columns.values():
+            what = f"Column {column.name!r} of table {table.name!r}"
+            for name, provider in _called(column):
+                if name not in providers:
+                    raise UsageError(
+                        f"{what} uses the provider {name!r}, which the app does not define; "
+                        f"{nearest_known(name, providers, 'app.provider(...)')}."
+                    )
+                if provider is not None and provider is not providers[name]:
+                    raise UsageError(
+                        f"{what} has a model of a provider {name!r} of another app; take it from "
+                        "the provider of this one."
+                    )
+                said = loaded.settings.providers.get(name, ProviderSettings())
+                if provider is not None and said.base_url is None:
+                    raise UsageError(
+                        f"{what} asks a model of provider {name!r}, which has no base_url; write "
+                        f"app.provider({name!r}, base_url='https://…')."
+                    )
+
+
+def _called(column: Column) -> list[tuple[str, Provider | None]]:
+    """The providers that a column calls, by name; None: it is known by its name only."""
+    if isinstance(column, LlmColumn | JudgeColumn):
+        return [(column.model.provider.name, column.model.provider)]
+    if isinstance(column, FunctionColumn):
+        return [(endpoint.resource.provider, None) for endpoint in column.uses]
+    return []
 
 
 def _check_credentials(provider: Provider, said: ProviderSettings) -> None:

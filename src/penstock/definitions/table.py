@@ -39,7 +39,7 @@ from penstock.definitions.template import GLOBALS, Condition, Template
 from penstock.errors import SchedulingMetadataError, StrictJsonError, UsageError
 from penstock.model import strict_json
 from penstock.model.dataset import check_dataset_name
-from penstock.model.table import ColumnKind, Criterion, OnFail, SeedOrder
+from penstock.model.table import ColumnKind, Criterion, OnFail, SeedOrder, TouchedColumns
 from penstock.model.task import MetadataSource, metadata_of
 
 C = TypeVar("C", bound=Column)
@@ -413,14 +413,34 @@ class Table:
         """A digest of all that makes its rows, the content of seeds left out."""
         self.validate()
         columns = [
-            (name, column.kind, self.identity(name), column.keep, column.on_fail)
+            (name, column.kind, self.identities[name], column.keep, column.on_fail)
             for name, column in self._columns.items()
         ]
         return digest(columns)
 
-    def identity(self, name: str) -> str:
-        """A digest of what makes the values of a column, and those that it needs."""
-        return self._identities[name]
+    @cached_property
+    def identities(self) -> Mapping[str, str]:
+        """A digest for each column of what makes its values, and those that it needs."""
+        self.validate()
+        found: dict[str, str] = {}
+        for name in self._walk[0]:
+            column = self._columns[name]
+            drawn = self.options.seed if column.kind is ColumnKind.SAMPLE else None
+            needs = sorted((need, found[need]) for need in column.needs)
+            found[name] = digest(column.definition, drawn, needs)
+        return found
+
+    def touched_since(self, before: Mapping[str, str]) -> TouchedColumns:
+        """What has changed since a table had these identities: what is made anew, and why."""
+        new = self.identities
+        anew = {name for name in new if new[name] != before.get(name)}
+        changed = {n for n in anew if n not in before or not anew & set(self._columns[n].needs)}
+        return TouchedColumns(
+            kept=tuple(name for name in new if name not in anew),
+            changed=tuple(name for name in new if name in changed),
+            following=tuple(name for name in new if name in anew - changed),
+            gone=tuple(name for name in before if name not in new),
+        )
 
     def judged(self, check: str) -> tuple[str, ...]:
         """The columns that are made anew when a check fails: the nearest answers that it read."""
@@ -467,7 +487,7 @@ class Table:
                     + "; rename one."
                 )
         self._columns[column.name] = column
-        for kept in ("_walk", "_problems", "_identities"):
+        for kept in ("_walk", "_problems", "identities"):
             self.__dict__.pop(kept, None)
         return column
 
@@ -489,17 +509,6 @@ class Table:
         for name in self._columns:
             visit(name, ())
         return tuple(done), tuple(circles)
-
-    @cached_property
-    def _identities(self) -> dict[str, str]:
-        self.validate()
-        found: dict[str, str] = {}
-        for name in self._walk[0]:
-            column = self._columns[name]
-            drawn = self.options.seed if column.kind is ColumnKind.SAMPLE else None
-            needs = sorted((need, found[need]) for need in column.needs)
-            found[name] = digest(column.definition, drawn, needs)
-        return found
 
     @cached_property
     def _problems(self) -> list[str]:

@@ -117,6 +117,15 @@ class Criterion(msgspec.Struct, frozen=True):
     meaning: str = ""
 
 
+class TouchedColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change of a table touches, by column."""
+
+    kept: tuple[str, ...]
+    changed: tuple[str, ...]  # by what is said of them, or new
+    following: tuple[str, ...]  # because of what they need
+    gone: tuple[str, ...]
+
+
 class CellFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What one cell cost; None: nobody knows."""
 

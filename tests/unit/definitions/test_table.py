@@ -49,7 +49,7 @@ def identities(build: Callable[[Table, Model], Any], seed: int = 0) -> dict[str,
     app = Penstock("tabled")
     made = app.table("reviews", seed=seed)
     build(made, model(app))
-    return {name: made.identity(name) for name in made.columns}
+    return dict(made.identities)
 
 
 def test_needs_come_from_templates_parameters_and_code(app: Penstock, table: Table) -> None:
@@ -114,7 +114,22 @@ def test_a_changed_prompt_changes_its_column_and_those_that_need_it() -> None:
     assert [name for name in before if before[name] != after[name]] == ["second", "third"]
 
 
-LIMIT = 3
+def test_a_change_is_told_with_what_it_touches() -> None:
+    def build(prompt: str, *more: str) -> Table:
+        table = Penstock("tabled").table("reviews")
+        table.sample("stars", choices=[1])
+        table.expression("title", prompt)
+        table.expression("shouted", "{{ title|upper }}")
+        for name in more:
+            table.expression(name, "{{ stars }}")
+        return table
+
+    before = build("{{ stars }}", "old").identities
+    touched = build("Now {{ stars }}", "added").touched_since(before)
+
+    assert (touched.kept, touched.gone) == (("stars",), ("old",))
+    assert (touched.changed, touched.following) == (("title", "added"), ("shouted",))
+    assert build("{{ stars }}", "old").touched_since(before).kept == tuple(before)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +200,7 @@ def test_what_hides_a_column_or_follows_its_failures_changes_the_version_and_no_
         table.expression("a", "{{ x }}", **options)  # type: ignore[arg-type]
         table.expression("b", "{{ a }}")
         versions.add(table.version)
-        found.add(table.identity("b"))
+        found.add(table.identities["b"])
 
     assert (len(versions), len(found)) == (3, 1)
 
@@ -452,6 +467,48 @@ def test_a_mistake_between_columns_is_refused_once_the_table_is_whole(
         app.load()
 
 
+def foreign(table: Table) -> None:
+    other = Penstock("other").provider("openai", base_url="http://simulated.invalid")
+    table.llm("x", model=other.model("gpt-5"), prompt="")
+
+
+def unknown(table: Table) -> None:
+    @table.column(uses="opneai")
+    def x(stars: int) -> int:
+        return stars
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (foreign, "'x' of table 'reviews' has a model of a provider 'openai' of another app"),
+        (unknown, r"'x' of table 'reviews' uses the provider 'opneai', which .*'openai'"),
+        (lambda t: None, "asks a model of provider 'openai', which has no base_url; write app.pro"),
+    ],
+)
+def test_a_provider_that_nobody_can_reach_is_refused_when_the_app_is_loaded(
+    declare: Callable[[Table], Any], message: str
+) -> None:
+    app = Penstock("tabled")
+    url = None if "no base_url" in message else "http://simulated.invalid"
+    model = app.provider("openai", base_url=url).model("gpt-5")
+    table = app.table("reviews")
+    table.sample("stars", choices=[1])
+    table.llm("review", model=model, prompt="{{ stars }}")
+    declare(table)
+
+    with pytest.raises(UsageError, match=message):
+        app.load()
+
+
+def test_a_base_url_may_be_a_setting(table: Table, app: Penstock, tmp_path: Path) -> None:
+    setting = '[providers.openai]\nbase_url = "http://simulated.invalid"\n'
+    (tmp_path / "penstock.toml").write_text(setting)
+    loaded = app.load(folder=tmp_path)
+
+    assert loaded.settings.providers["openai"].base_url == "http://simulated.invalid"
+
+
 def test_several_mistakes_of_one_table_are_told_together(table: Table) -> None:
     table.expression("x", "{{ a }}")
     table.expression("y", "{{ b }}")
@@ -479,7 +536,7 @@ def test_a_column_that_is_added_later_is_seen(table: Table) -> None:
     table.sample("later", choices=[1])
 
     assert table.order[-1] == "x"
-    assert table.identity("x")
+    assert table.identities["x"]
 
 
 @pytest.mark.parametrize(
