@@ -77,6 +77,7 @@ def test_an_ill_provider_is_raised_with_its_status(status: int) -> None:
             with pytest.raises(ProviderUnavailable) as raised:
                 await run.clients.http.get("/")
 
+            assert f"answered {status}: the service failed, not the job." in str(raised.value)
             assert raised.value.status_code == status
             assert isinstance(raised.value.response, httpx2.Response)
             assert raised.value.response.text == "sorry"

@@ -101,7 +101,7 @@ def _unsettled(found: RunReport, whole: Balance) -> list[str]:
         lines.append(f"{counted(whole.estimated, 'answer')} settled at an estimate.")
     if found.in_doubt or any(doubt):
         kept = f"; of this run {_most(doubt)}, counted in its budgets" if any(doubt) else ""
-        lines.append(f"{counted(found.in_doubt, 'send')} in doubt{kept}.")
+        lines.append(f"{counted(found.in_doubt, 'send')} of all runs in doubt{kept}.")
     if reserved:
         lines.append(
             f"{format_exact_dollars(reserved)} reserved for calls without an answer so far."

@@ -36,7 +36,7 @@ from penstock.terminal_text import escaped, format_duration, format_spending, pr
 
 SUMMARY_SECONDS = 5.0  # for each number that is asked for
 PROVIDERS_NAMED = 4
-LIMITED_SECONDS = 2.0  # of a shorter run the bottleneck is not shown
+LIMITED_SECONDS = 5.0  # of a shorter run the bottleneck is not shown
 
 log = logging.getLogger("penstock.run")
 
@@ -116,13 +116,14 @@ def _provider(name: str, total: ModelFigures) -> str:
 
 def _paid(money: Balance, in_doubt: int) -> str:
     most = format_spending(money.in_doubt.micros, money.in_doubt.tokens)
-    kept = f" (at most {most}, counted in budgets)" if any(money.in_doubt) else ""
-    doubt = f", {in_doubt:,} in doubt{kept}" if in_doubt else ""
+    doubt = f", at most {most} in doubt (counted in budgets)" if any(money.in_doubt) else ""
+    concerned = in_doubt and (any(money.in_doubt) or money.resent)
+    runs = f"; {counted(in_doubt, 'send')} of all runs in doubt" if concerned else ""
     again = f", {money.resent:,} sent again" if money.resent else ""
     guessed = f" ({counted(money.estimated, 'answer')} at an estimate)" if money.estimated else ""
     return (
-        f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{doubt}{again}; "
-        f"{format_spending(money.spent.micros, money.spent.tokens)} spent{guessed}"
+        f"Paid calls: {money.bought:,} bought, {money.reused:,} reused{again}; "
+        f"{format_spending(money.spent.micros, money.spent.tokens)} spent{guessed}{doubt}{runs}"
     )
 
 

@@ -76,7 +76,8 @@ def _stopped(facts: JobFacts, found: Explanation, stop: BudgetStop) -> Explanati
     if refusal.budget.period is Period.RUN:
         unblocks = f"a new run starts: it counts from zero, up to {settings}"
     elif refusal.budget.period is Period.TOTAL:
-        unblocks = f"{settings} is raised, or '{command('budget', 'reset')}', and a new run starts"
+        reset = command("budget", "reset", "--yes")
+        unblocks = f"{settings} is raised, or '{reset}' is run, and a new run starts"
     elif stop.span == utc_day(facts.now):
         unblocks = f"{settings} is raised, or the day ends (UTC), and a new run starts"
     else:

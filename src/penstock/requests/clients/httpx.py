@@ -317,8 +317,9 @@ async def _send_with_retries(executor: ModelRequestExecutor, request: _HttpxRequ
                 reply,
             )
         if ending.outcome is not RequestOutcome.RATE_LIMITED:
+            doubt = f"; {ending.doubt}" if ending.doubt else ""
             raise ProviderUnavailable(
-                f"{answer}: it is unhealthy; {ending.doubt or 'its jobs wait for it'}.",
+                f"{answer}: the service failed, not the job{doubt}.",
                 exchange.status,
                 wait_seconds,
                 reply,

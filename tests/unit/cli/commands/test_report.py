@@ -94,7 +94,7 @@ def test_what_was_paid_is_that_of_the_run_all_of_it_first() -> None:
     lines = lines_of(found, facts(), 20 * SECOND)
     head = lines.index("paid    dollars  tokens  bought  reused")
     assert lines[head + 1] == "all       $2.50       7       5       4"
-    assert lines[head + 3] == "2 sends in doubt."
+    assert lines[head + 3] == "2 sends of all runs in doubt."
     assert lines[head + 4] == "$1.00 reserved for calls without an answer so far."
 
 
@@ -113,7 +113,7 @@ def test_without_prices_no_dollars_are_told() -> None:
 
     head = lines.index("paid  dollars  tokens  bought  reused")
     assert lines[head + 1] == "all         -       7       5       4"
-    assert lines[head + 2] == "2 sends in doubt."
+    assert lines[head + 2] == "2 sends of all runs in doubt."
 
 
 def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:

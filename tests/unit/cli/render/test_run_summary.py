@@ -15,6 +15,7 @@ from penstock.cli.render.run_summary import (
 from penstock.cli.render.throughput import Throughput
 from penstock.model.job import JobState
 from penstock.model.run import ModelFigures
+from penstock.model.spending import Amount
 from penstock.observe.live import Units, UnitTroubles
 from tests.live_sample import CLOSING, sample_closing
 
@@ -80,13 +81,25 @@ def test_a_paused_queue_is_resumed_first() -> None:
     ]
 
 
-def test_calls_in_doubt_and_what_limited_the_run_are_told() -> None:
+def test_calls_in_doubt_of_earlier_runs_are_not_told_and_what_limited_the_run_is() -> None:
     closing = dataclasses.replace(CLOSING, in_doubt=2, limited_by="crossref, for 71 % of it")
 
     lines = list(summary_lines(closing))
 
-    assert "Paid calls: 1,180 bought, 24 reused, 2 in doubt; $1.23 spent" in lines
+    assert "Paid calls: 1,180 bought, 24 reused; $1.23 spent" in lines
     assert "Limited by: crossref, for 71 % of it" in lines
+
+
+def test_what_this_run_has_in_doubt_is_told_apart_from_that_of_all_runs() -> None:
+    assert CLOSING.money is not None
+    money = msgspec.structs.replace(CLOSING.money, in_doubt=Amount(6_600, 1_080))
+
+    lines = list(summary_lines(dataclasses.replace(CLOSING, money=money, in_doubt=12)))
+
+    assert (
+        "Paid calls: 1,180 bought, 24 reused; $1.23 spent, at most $0.0066 in doubt (counted in "
+        "budgets); 12 sends of all runs in doubt"
+    ) in lines
 
 
 def test_calls_sent_again_and_answers_at_an_estimate_are_told() -> None:

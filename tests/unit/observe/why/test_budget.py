@@ -107,6 +107,18 @@ def test_a_budget_of_the_day_is_told_to_last_until_its_day_ends() -> None:
     assert (later.unblocks or "").startswith("a new run starts: it is a new day")
 
 
+def test_a_total_that_ended_the_last_run_is_raised_or_reset() -> None:
+    budget = msgspec.structs.replace(RUN_BUDGET, period=Period.TOTAL)
+    refusal = msgspec.structs.replace(REFUSAL, budget=budget)
+
+    found = explain(facts(job(), workers=(), stops=(stopped(refusal, ""),)))
+
+    assert found.unblocks == (
+        "budget.total.usd = 2 in penstock.toml is raised, or 'penstock budget reset --yes' is run, "
+        "and a new run starts"
+    )
+
+
 def test_a_budget_that_held_back_another_task_is_no_gate() -> None:
     stop = msgspec.structs.replace(stopped(REFUSAL, "r"), tasks=("other",))
 
