@@ -441,6 +441,36 @@ def test_a_machine_without_threads_or_processes_for_a_while_costs_no_job_anythin
     assert "Resource temporarily unavailable" in done.stderr
 
 
+def test_a_task_process_that_gets_no_guard_costs_no_job_anything(tmp_path: Path) -> None:
+    told = EMBEDDED.replace("executor=", "max_attempts=1, executor=").replace(
+        'print(report.done, app.store.job("one").result().result != str(os.getpid()))',
+        "job = app.store.job('one').result(); print(report.done, job.attempts, job.crashes)",
+    )
+    (tmp_path / "here.py").write_text(told)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "first = os.path.join(os.path.dirname(__file__), 'first')\n"
+        "if 'penstock.processes.task' in sys.orig_argv and not os.path.exists(first):\n"
+        "    open(first, 'w').close()\n"
+        "    def fork(): raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "    os.fork = fork\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "here.py"],
+        cwd=tmp_path,
+        env={**environment_of_tests(), "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert (tmp_path / "first").exists()
+    assert done.stdout == "1 0 0\n", done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("how", ["return", "exit"])
 def test_a_forked_child_that_comes_back_from_a_body_answers_for_nobody(
     shop: Shop, how: str

@@ -48,7 +48,14 @@ _decode_upstream = msgspec.json.Decoder(list[UpstreamRow]).decode
 
 def main() -> None:
     """Run what the worker sends until it sends no more."""
-    be_guarded(int(sys.argv[2]))
+    try:
+        be_guarded(int(sys.argv[2]))
+    except OSError as error:
+        said = task_protocol.NotLoaded(
+            f"no process is left for its guard: {error}", FailureClass.NODE
+        )
+        task_protocol.send(_channel(int(sys.argv[1])), task_protocol.Answer(0, said))
+        return
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     channel = _channel(int(sys.argv[1]))
