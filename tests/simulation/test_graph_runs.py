@@ -558,11 +558,12 @@ def test_a_task_with_the_id_of_another_graphs_may_be_put_off() -> None:
         desk = Desk(slots=1)
         bodies = Bodies(desk)
         running = [desk.spawn(desk.graph(cells(3, "review"), bodies))]
-        later = desk.graph(cells(3, "review"), bodies, lambda *_: Again(10.0))
+        nodes: Nodes = {**cells(3, "review"), (1, 0, "written"): [Finished((0, 0, "review"))]}
+        later = desk.graph(nodes, bodies, lambda *_: Again(10.0))
         running.append(desk.spawn(later))
         snapshots = [await one for one in running]
 
-        assert [snapshot.complete for snapshot in snapshots] == [3, 3]
+        assert [snapshot.complete for snapshot in snapshots] == [3, 4]
         assert len(desk.sink.of(Kind.RETRY_DEFERRED)) == 2
         assert desk.controller.leases == 0
 
@@ -650,11 +651,12 @@ def test_a_body_runs_in_the_context_of_the_run() -> None:
             seen.append(who.get())
             who.set("a body")  # and nobody else hears of it
 
-        async def attempt(name: str, group: int) -> None:
+        async def attempt(name: str, run: GraphRun) -> None:
             who.set(name)
-            await desk.go(desk.graph(cells(2, "review", group=group), body))
+            await desk.go(run)
 
-        await asyncio.gather(attempt("one", 1), attempt("two", 2))
+        one, two = (desk.graph(cells(2, "review", group=n), body) for n in (1, 2))
+        await asyncio.gather(attempt("one", one), attempt("two", two))
 
         assert sorted(seen) == ["one", "one", "two", "two"]
 

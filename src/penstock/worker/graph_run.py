@@ -425,14 +425,12 @@ class GraphRun:
             self._events.emit(Kind.NON_RETRYABLE_DROPPED, correlation, why, numbers)
             self._withdraw(dropped)
             self._look_for_early_stop(task, error)
-            self.scheduler.wake()  # what waits for its end only is ready now
 
     def _complete(self, task: SchedulableTask, error: BaseException | None) -> None:
         if self._trials:
             self._trials.pop(task.task_id, None)
         self._tracker.mark_complete(task)
         self._look_for_early_stop(task, error)
-        self.scheduler.wake()
 
     def _is_wanted(self, task: SchedulableTask) -> bool:
         """Whether its end counts; it was not dropped while it ran."""

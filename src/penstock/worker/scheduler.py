@@ -276,6 +276,7 @@ class AsyncTaskScheduler:
                     "graph ids of its own."
                 )
                 attachment.starter.not_started(task, error)
+        self.wake()  # others may be ready now
 
     def _left(self, task_id: Hashable) -> None:
         """A task is queued no longer."""
