@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError
-from penstock.model.plan import LockView
+from penstock.model.plan import LockView, keeper_of
 from penstock.stores.protocol import LockStore
 from penstock.stores.retry import Outage
 from penstock.worker.heartbeat import RepeatingThread
@@ -38,7 +38,8 @@ def format_holders(locks: Sequence[LockView]) -> str:
     for run_id, names in runs.items():
         shown = ", ".join(names[:NAMES_SHOWN])
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-        said.append(f"{shown}{more} {'is' if len(names) == 1 else 'are'} being built by {run_id}")
+        who = keeper_of(run_id) or run_id
+        said.append(f"{shown}{more} {'is' if len(names) == 1 else 'are'} being built by {who}")
     return ", ".join(said)
 
 

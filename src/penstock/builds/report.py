@@ -13,6 +13,7 @@ import msgspec
 from penstock.model.dataset import slice_of
 from penstock.model.job import AttemptError, ErrorCategory, Job, JobId, JobKind, JobState
 from penstock.model.plan import BuildReport, JobResult, KeptEnd, PlanFacts, StepPayload
+from penstock.sentences import counted
 from penstock.stores.protocol import PlanStore
 from penstock.stores.store_future import Reply
 
@@ -147,17 +148,20 @@ def kept_cursor(report: BuildReport, ended_at: int) -> str:
 
 def log_kept_end(unit: str, report: BuildReport) -> None:
     """Tell how the plan of a schedule went, and name what failed."""
-    log.info("Plan %s of %r has ended: %d slices built.", report.plan_id, unit, report.slices)
+    failed, skipped = len(report.failed), len(report.skipped)
+    lost = f"; {counted(failed, 'job')} failed" if failed else ""
+    if skipped:
+        lost += f", and {skipped:,} {'was' if skipped == 1 else 'were'} skipped because of that"
+    log.log(
+        logging.ERROR if lost else logging.INFO,
+        "Plan %s of %r has ended: %s built%s.",
+        report.plan_id,
+        unit,
+        counted(report.slices, "slice"),
+        lost,
+    )
     for one in report.failed[:FAILED_NAMED]:
         why = "" if one.error is None else f": {one.error.format()}"
         log.error(
             "%s failed%s; the next tick of %r tries it again.", slice_of(one.job_id), why, unit
-        )
-    more = len(report.failed) - FAILED_NAMED
-    if more > 0 or report.skipped:
-        log.error(
-            "Of plan %s, %d more jobs failed and %d were skipped because of those that failed.",
-            report.plan_id,
-            max(more, 0),
-            len(report.skipped),
         )

@@ -60,7 +60,8 @@ class PausedPlans:
             window.hold_back(job.task)
             self._loop.spawn(self._until_it_goes_on(job.task, job.plan_id, window))
             log.info(
-                "No run leads plan %s, so its jobs of %r wait; the same build continues it.",
+                "Nobody leads plan %s, so its jobs of %r wait; the same build, or the next tick of "
+                "its schedule, continues it.",
                 job.plan_id,
                 task_name(job.task),
             )

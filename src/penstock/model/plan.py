@@ -140,7 +140,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.failed or self.skipped or self.stopped)
 
 
-class KeptEnd(msgspec.Struct, frozen=True, kw_only=True):
+class KeptEnd(msgspec.Struct, frozen=True, kw_only=True, tag="kept_end"):
     """How the last plan of a schedule of datasets ended: the cursor of its unit."""
 
     plan_id: str
@@ -149,6 +149,14 @@ class KeptEnd(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0  # jobs; the next tick tries them again
     skipped: int = 0  # because of those
     failures: tuple[str, ...] = ()  # the first of those that failed
+
+    @classmethod
+    def read(cls, cursor: str | None) -> Self | None:
+        """The end that a cursor tells of; None: it is of another schedule, or there is none."""
+        try:
+            return None if cursor is None else msgspec.json.decode(cursor, type=cls)
+        except msgspec.MsgspecError:
+            return None
 
 
 class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):

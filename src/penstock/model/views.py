@@ -11,7 +11,7 @@ import msgspec
 from penstock.model.dataset import task_name
 from penstock.model.job import EdgeKind, Job, JobId, JobState, WorkerId
 from penstock.model.journal import CallFigures
-from penstock.model.plan import LockView, PlanRow
+from penstock.model.plan import KeptEnd, LockView, PlanRow
 from penstock.model.provider import CooldownKey, ProviderModelKey
 from penstock.model.schedule import PreflightResult, UnitView
 
@@ -222,6 +222,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     plans: tuple[PlanRow, ...] = ()  # of builds that have not ended
     locks: tuple[LockView, ...] = ()  # of datasets
     datasets: int = 0  # that have committed slices
+    kept: tuple[tuple[str, KeptEnd], ...] = ()  # units that keep datasets, and their last plans
     apps: tuple[AppView, ...] = ()  # that share the store
 
 

@@ -25,7 +25,7 @@ from penstock.model.views import (
     problem,
 )
 from penstock.model.worker import UnresponsiveWorker, read_status, unresponsive_workers
-from penstock.observe.phrases import SAME_BUILD, rebuild_command, some
+from penstock.observe.phrases import SAME_BUILD, owner, rebuild_command, some
 from penstock.sentences import command, counted
 
 PYTHON_MIN = (3, 11)
@@ -66,6 +66,8 @@ def build_findings(facts: QueueFacts, gone: Callable[[str], bool]) -> Iterator[F
     dead = [lock for lock in facts.locks if gone(lock.mark)]
     yield _plans(facts, {lock.run_id for lock in dead})
     yield _locks(facts, dead)
+    if facts.kept:
+        yield _kept(facts)
 
 
 def _plans(facts: QueueFacts, dead_runs: set[str]) -> Finding:
@@ -80,7 +82,23 @@ def _plans(facts: QueueFacts, dead_runs: set[str]) -> Finding:
     more = f"; {len(left) - 1:,} more were abandoned" if len(left) > 1 else ""
     return problem(
         "builds",
-        f"The plan {first.id} was abandoned by the run {first.run_id!r}; {build} {goes_on}{more}.",
+        f"The plan {first.id} was abandoned by {owner(first.run_id)}; {build} {goes_on}{more}.",
+    )
+
+
+def _kept(facts: QueueFacts) -> Finding:
+    """Whether the last plans of schedules have built what they keep current."""
+    failed = [(unit, end) for unit, end in facts.kept if end.failed]
+    if not failed:
+        return healthy("kept datasets", f"{counted(len(facts.kept), 'schedule')}, nothing failed")
+    unit, end = failed[0]
+    first = end.failures[0]
+    more = f" and {end.failed - 1:,} more" if end.failed > 1 else ""
+    others = f"; so did plans of {counted(len(failed) - 1, 'other')}" if len(failed) > 1 else ""
+    return problem(
+        "kept datasets",
+        f"{first}{more} failed in the last plan of {unit!r}, whose next tick tries again{others}; "
+        f"'{command('why', first)}' says why.",
     )
 
 
@@ -89,7 +107,7 @@ def _locks(facts: QueueFacts, dead: list[LockView]) -> Finding:
     if dead:
         names = some([repr(lock.name) for lock in dead])
         text += (
-            f"; {names} by the run {dead[0].run_id!r}, whose process is gone: the next build "
+            f"; {names} by {owner(dead[0].run_id)}, whose process is gone: the next build "
             "takes over"
         )
     return healthy("locks", text)

@@ -342,7 +342,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     workers: Workers = Workers()
     money: Balance | None = None  # of all paid calls of the run
     units: Units | None = None  # of schedules, if there are any; jobs are in `work`
-    build: BuildView | None = None  # if it is one; `work` is of its jobs that build slices
+    build: BuildView | None = None  # a build's, then `work` is of its jobs; or a schedule's
 
 
 def run_snapshot(
@@ -367,7 +367,7 @@ def run_snapshot(
         now_at: by the clock of this machine.
         silent: workers that no longer answer.
         units: of schedules.
-        build: the plan that the run works on; then stats and outlook are of its jobs.
+        build: the plan of a build, then stats and outlook are of its jobs; or of a schedule.
     """
     unheard = {silence.worker for silence in silent}
     holders = tuple(silence for silence in silent if silence.jobs)

@@ -10,7 +10,7 @@ import msgspec
 from penstock.clock import MICROSECONDS, to_datetime
 from penstock.model.dataset import utc_text
 from penstock.model.job import TERMINAL, JobKind, kind_of_name
-from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow
+from penstock.model.plan import LevelStates, LockView, PlanFacts, PlanRow, keeper_of
 from penstock.model.views import WorkerView
 from penstock.sentences import command, counted
 from penstock.terminal_text import format_duration
@@ -56,6 +56,12 @@ def run_command(task: str, *words: str) -> str:
     return command(*(("run",) if kind_of_name(task) is JobKind.TICK else ("queue", "run")), *words)
 
 
+def owner(run_id: str) -> str:
+    """Whose a lock or a plan is: a run's, or a schedule's."""
+    unit = keeper_of(run_id)
+    return f"the run {run_id!r}" if unit is None else f"the schedule {unit!r}"
+
+
 class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
     """The run that holds the lock of a dataset."""
 
@@ -74,7 +80,7 @@ class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
             is_there = "which is alive"
         else:
             is_there = "which did not renew it in time"
-        return f"the run {lock.run_id!r}{where}, {is_there}, {since}"
+        return f"{owner(lock.run_id)}{where}, {is_there}, {since}"
 
     @property
     def holds(self) -> bool:
@@ -101,7 +107,10 @@ def plan_facts(plan: PlanRow) -> PlanFacts | None:
 
 
 def rebuild_command(plan: PlanRow) -> str | None:
-    """The command that builds the same as a plan; None if one command cannot express it."""
+    """The command that continues a plan, or builds the same; None if one cannot express it."""
+    unit = keeper_of(plan.run_id)
+    if unit is not None:
+        return run_command(unit)
     facts = plan_facts(plan)
     if facts is None or len(set(facts.ranges)) != 1:
         return None  # dates of several zones: only the user who typed them knows

@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from penstock.errors import UsageError
 from penstock.model.job import SCHEDULE, JobState
+from penstock.model.plan import KeptEnd
 from penstock.model.schedule import ARM_UNITS_MAX, UnitView
 from penstock.operate.actions import answer, audit
 from penstock.sentences import command, counted
@@ -136,6 +137,14 @@ def tick_now(store: Store, units: Sequence[UnitView]) -> TickedUnits:
         [unit.key for unit in units if unit.key in ticked],
         [unit for unit in units if unit.key not in ticked],
     )
+
+
+def kept_end(store: Store, unit: UnitView) -> KeptEnd | None:
+    """How the last plan of a schedule of datasets ended; None: it keeps none, or has not planned.
+
+    Such a schedule has one unit, without a partition.
+    """
+    return KeptEnd.read(cursor_of(store, unit)) if unit.partition is None else None
 
 
 def cursor_of(store: Store, unit: UnitView) -> str | None:

@@ -7,7 +7,7 @@ import csv
 import io
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from penstock.app.app import Penstock
+from penstock.app.build import kept_datasets
 from penstock.cli.app_command import AppCommand
 from penstock.cli.completion import complete_dataset
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target
@@ -23,7 +24,10 @@ from penstock.clock import SystemClock, to_micros
 from penstock.definitions.dataset import Dataset
 from penstock.errors import UsageError
 from penstock.model.dataset import Calendar, SliceOutput, moment_name
+from penstock.model.job import JobState
+from penstock.operate.schedules import kept_end
 from penstock.planning.calendars.timestamps import parse_moment
+from penstock.planning.graph import closure
 from penstock.sentences import counted
 from penstock.stores.protocol import DatasetView, SliceRow
 from penstock.terminal_text import (
@@ -67,6 +71,8 @@ def list_datasets(
         views = {view.name: view for view in opened.store.datasets().result()}
         if as_json:
             listed = [_listed(opened, name, views.get(name)) for name in _names(opened)]
+            for one in listed:
+                one["kept_by"] = [*keepers(opened, str(one["name"]))]
             print_document({"datasets": listed})
             return
         if not opened.datasets:
@@ -74,6 +80,8 @@ def list_datasets(
         width = max(map(len, opened.datasets), default=0)
         for name in _names(opened):
             say(f"{name:<{width}}  {_committed(opened, name, views.get(name))}")
+            for unit in keepers(opened, name):
+                say(f"{'':<{width}}  {_kept(opened, unit)}")
 
 
 @commands.command("show", cls=AppCommand)
@@ -156,6 +164,28 @@ def _range(
 
 def _names(app: Penstock) -> list[str]:
     return sorted(app.datasets)
+
+
+def keepers(app: Penstock, name: str) -> Iterator[str]:
+    """The schedules that keep a dataset current, or something that needs it."""
+    specs = app.registry.dataset_specs
+    for unit, keeps in kept_datasets(app.registry).items():
+        if set(keeps.targets) <= specs.keys() and name in closure(specs, keeps.targets):
+            yield unit
+
+
+def _kept(app: Penstock, name: str) -> str:
+    """How a schedule keeps a dataset current."""
+    unit = app.store.unit(name).result()
+    if unit is None:
+        return f"to be kept current by {name}, which no daemon has armed yet"
+    ticks = f", next try {iso_time(unit.available_at)}" if unit.state is JobState.QUEUED else ""
+    ticks = ", paused" if unit.rests else ticks
+    end = kept_end(app.store, unit)
+    failed = ""
+    if end is not None and end.failed:
+        failed = f"; {counted(end.failed, 'job')} failed in its last plan: {end.failures[0]}"
+    return f"kept current by {name} ({unit.timing}){ticks}{failed}"
 
 
 def _committed(app: Penstock, name: str, view: DatasetView | None) -> str:

@@ -11,9 +11,10 @@ import typer
 from penstock.cli.app_command import AppCommand
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.model.job import SCHEDULE, JobState
+from penstock.model.plan import KeptEnd
 from penstock.model.schedule import UnitView
 from penstock.operate import schedules
-from penstock.sentences import command
+from penstock.sentences import command, counted
 from penstock.stores.protocol import Store
 from penstock.terminal_text import escaped, format_table, iso_time, print_document, say
 
@@ -46,15 +47,16 @@ def list_units(
     """List the units of all schedules: how each is, when it ticks next, and how ticks went."""
     with Target.named(app=app, store=store).opened_store() as opened:
         units = [unit for unit in schedules.all_units(opened) if unit.is_failing or not degraded]
+        plans = {unit.key: end for unit in units if (end := schedules.kept_end(opened, unit))}
     if as_json:
-        print_document({"units": [_document(unit) for unit in units]})
+        print_document({"units": [_document(unit, plans.get(unit.key)) for unit in units]})
         return
     head = ["unit", "timing", "is", "next try", "ticks", "missed", "failed"]
     rows: list[list[str | int]] = [
         [
             escaped(unit.key.removeprefix(SCHEDULE)),
             unit.timing,
-            _word(unit),
+            _word(unit) + _failures(plans.get(unit.key)),
             _next_try(unit) or "-",
             unit.ticks,
             unit.missed,
@@ -176,13 +178,19 @@ def _word(unit: UnitView) -> str:
     return words.get(unit.state, str(unit.state))
 
 
+def _failures(end: KeptEnd | None) -> str:
+    """What the last plan of a schedule of datasets has not built."""
+    return f", {counted(end.failed, 'job')} failed" if end is not None and end.failed else ""
+
+
 def _next_try(unit: UnitView) -> str | None:
     waits = unit.state is JobState.QUEUED and not unit.rests
     return iso_time(unit.available_at) if waits else None
 
 
-def _document(unit: UnitView) -> dict[str, object]:
-    return {
+def _document(unit: UnitView, end: KeptEnd | None) -> dict[str, object]:
+    plan = {} if end is None else {"last_plan": msgspec.to_builtins(end)}
+    return plan | {
         "unit": unit.key,
         "app": unit.app,
         "partition": unit.partition,

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from penstock.app.app import Penstock
 from penstock.cli.app_inspect import outline_of, probe_app
+from penstock.app.build import current_request, kept_datasets
+from penstock.cli.app_inspect import outline_of
 from penstock.cli.completion import closest_names, complete_key, known_keys, nearest_keys
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import MICROSECONDS, SystemClock, to_micros
@@ -38,6 +40,7 @@ from penstock.observe.why.slice import (
     slice_facts,
 )
 from penstock.planning.calendars.timestamps import find_slice, parse_moment
+from penstock.planning.graph import closure
 from penstock.planning.needs import CalendarReader, needed_moments, spacing
 from penstock.planning.timing import parse_timing
 from penstock.process_identity import is_gone
@@ -144,7 +147,19 @@ def _wanted(app: Penstock, spec: DatasetSpec, at: int, now: int) -> WantedSlice:
         first_count=count,
         impossible=impossible,
         command=_command(spec, at),
+        kept_by=None if impossible else _keeper(app, spec.name, at, now),
     )
+
+
+def _keeper(app: Penstock, dataset: str, at: int, now: int) -> str | None:
+    """The schedule whose next tick builds a slice; None: none does."""
+    for unit, keeps in kept_datasets(app.registry).items():
+        if dataset in closure(app.registry.dataset_specs, keeps.targets):
+            plan = app.plan_request(current_request(app.datasets, keeps, now), now)
+            jobs = (job for level in plan.levels for job in level if job.dataset == dataset)
+            if any(at in job.timestamps for job in jobs):
+                return unit
+    return None
 
 
 def _to_build(

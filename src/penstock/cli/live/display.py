@@ -316,7 +316,7 @@ class PlainDisplay:
             store = "" if self._store is None else redacted(self._store.url)
             units = poller.snapshot.units
             besides = "" if units is None else f", {counted(units.live, 'unit')} of schedules"
-            if poller.snapshot.build is not None:
+            if poller.build and poller.snapshot.build is not None:
                 besides = f" of plan {poller.snapshot.build.plan_id}"
             log.info("Working on %s: %d jobs to do%s.", store, poller.throughput.left, besides)
         elif now < self._next_at:

@@ -14,7 +14,7 @@ from penstock.cli.render.throughput import Throughput, ThroughputMeter
 from penstock.clock import MICROSECONDS, Clock
 from penstock.model.job import JobState, WorkerId
 from penstock.model.lease import JobRef
-from penstock.model.plan import LevelStates, PlanRow
+from penstock.model.plan import LevelStates, PlanRow, keeper_of
 from penstock.model.schedule import UnitView
 from penstock.model.spending import Balance
 from penstock.model.views import Outlook, Stats, WorkerView
@@ -72,9 +72,12 @@ class RunAlerts:
 
 
 class BuildPoller:
-    """Owns the progress of the plan of a run; there may be none yet."""
+    """Owns the progress of the plan of a run, or of a schedule of a daemon; there may be none."""
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    def __init__(self, store: Store, run_id: str | None) -> None:
+        """Nothing was asked yet; without a run: the newest plan of a schedule, as long as it is
+        open.
+        """
         self._store = store
         self._run_id = run_id
         self._plan: PlanRow | None = None
@@ -87,14 +90,24 @@ class BuildPoller:
 
     def poll(self, wait_seconds: float = 0.0) -> None:
         """Take the answers that have arrived."""
+        plans = None
+        if self._plan is None or self._run_id is None:
+            plans = self._plans.answer(wait_seconds)
+        if plans is not None:
+            before, self._plan = self._plan, next(filter(self._is_wanted, plans), None)
+            if before is None or self._plan is None or before.id != self._plan.id:
+                self._levels.forget()
         if self._plan is None:
-            plans = self._plans.answer(wait_seconds) or ()
-            self._plan = next((plan for plan in plans if plan.run_id == self._run_id), None)
-        if self._plan is None:
+            self.view = None
             return
         levels = self._levels.answer(wait_seconds)
         if levels is not None:
             self.view = BuildView.of(self._plan, levels)
+
+    def _is_wanted(self, plan: PlanRow) -> bool:
+        if self._run_id is None:
+            return keeper_of(plan.run_id) is not None
+        return plan.run_id == self._run_id
 
     def poll_again(self, wait_seconds: float) -> None:
         """Poll for an answer that is not older than this call."""
@@ -153,7 +166,7 @@ class RunPoller:
         self._workers: list[WorkerView] | None = None
         self._silent = UnresponsiveHolders(store)
         self._unit_poller = UnitPoller(store)
-        self._build_poller = BuildPoller(store, run_id)
+        self._build_poller = BuildPoller(store, run_id if build else None)
         self.workers: list[WorkerView] = []  # that answer, by the last snapshot; of others too
         self.snapshot: RunSnapshot | None = None
         self.throughput: Throughput | None = None
@@ -174,7 +187,7 @@ class RunPoller:
         balances = self._balances_question.answer(wait_seconds)
         if balances is None:
             return False
-        if self.build:
+        if self.build or (self.daemon and self._stats.units):
             self._build_poller.poll(wait_seconds)
         silent = self._silent.poll(self._workers)
         self._take(self._stats, self._outlook, self._workers, balances, silent)
@@ -198,8 +211,9 @@ class RunPoller:
 
     def build_view(self, wait_seconds: float) -> BuildView | None:
         """The progress of its build by fresh counts; None: there is none, or it is not planned."""
-        if self.build:
-            self._build_poller.poll_again(wait_seconds)
+        if not self.build:
+            return None
+        self._build_poller.poll_again(wait_seconds)
         return self._build_poller.view
 
     def units(self, stats: Stats) -> Units | None:
@@ -218,7 +232,7 @@ class RunPoller:
         if self.daemon and stats.units:
             self._unit_poller.poll(now_at)
         build = self._build_poller.view
-        if build is not None:
+        if build is not None and self.build:
             stats, outlook = build.stats_of(stats), build.outlook_of(outlook)
         self.snapshot = run_snapshot(
             stats,

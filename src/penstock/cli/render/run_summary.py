@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from penstock.cli.live.poller import RunPoller
 from penstock.cli.render.throughput import Throughput
 from penstock.errors import StoreError
-from penstock.model.job import JobState, WorkerId
+from penstock.model.job import JobKind, JobState, WorkerId, kind_of_name
 from penstock.model.run import ModelFigures
 from penstock.model.spending import Balance
 from penstock.observe.explain import (
@@ -58,6 +58,7 @@ class RunSummary:
     units: Units | None = None  # of schedules
     daemon: bool = False
     build: bool = False  # its own report follows, and lists what failed
+    may_retry: bool = True  # a job has failed that is of no plan
     unheard: str | None = None  # workers that were killed, and what is not counted
 
 
@@ -133,7 +134,7 @@ def _next(summary: RunSummary, failed: int) -> str | None:
         return f"{command('queue', 'resume')}, since the queue is paused"
     if summary.build:
         return _next_of_build(summary)
-    if failed:
+    if failed and summary.may_retry:
         return f"{command('queue', 'retry-failed')}, once the cause is fixed"
     again = command("run") if summary.daemon else command("queue", "run", "--drain")
     if summary.is_over_budget:
@@ -185,6 +186,11 @@ def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | N
         units=poller.units(stats),
         daemon=poller.daemon,
         build=poller.build,
+        may_retry=any(
+            counts.get(JobState.ERROR)
+            for task, counts in stats.tasks.items()
+            if kind_of_name(task) is JobKind.JOB
+        ),
         unheard=format_unheard(facts) if isinstance(facts, RunFacts) else None,
     )
     # What was built is told on stdout, perhaps as a document.

@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from penstock.clock import to_datetime
 from penstock.model.job import TERMINAL, AttemptError, ErrorCategory, JobState
+from penstock.model.plan import KeptEnd, keeper_of
 from penstock.model.schedule import MISSED_MAX, PreflightResult, UnitView
-from penstock.observe.phrases import at, run_command, short, span
+from penstock.observe.live import BuildView
+from penstock.observe.phrases import at, run_command, short, some, span
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.job import explain
 from penstock.observe.why.worker import explain_leased
@@ -45,6 +47,8 @@ class UnitFacts(msgspec.Struct, frozen=True, kw_only=True):
     around: JobFacts  # its job row, and who works
     start: FailedStart | None = None
     passed: int = 0  # occurrences after the one that it is at
+    last_plan: KeptEnd | None = None  # of a schedule of datasets
+    plan: BuildView | None = None  # of such a one, that is open
 
     @property
     def is_served(self) -> bool:
@@ -67,7 +71,19 @@ def explain_unit(facts: UnitFacts) -> Explanation:
         found = replace(
             found, details=(*found.details, f"{_paused_since(facts)}; this tick goes on.")
         )
-    return replace(found, details=(*found.details, *_figures(unit)))
+    return replace(found, details=(*found.details, *_plans(facts), *_figures(unit)))
+
+
+def _plans(facts: UnitFacts) -> Iterator[str]:
+    """The plan of a schedule of datasets that is open, and the last that has ended."""
+    if facts.plan is not None:
+        yield f"It keeps datasets current, by {', '.join(facts.plan.parts())}."
+    end = facts.last_plan
+    if end is not None:
+        lost = f"; {counted(end.failed, 'job')} failed: {some(end.failures, end.failed)}"
+        built = counted(end.slices, "slice")
+        told = f"Its last plan, {end.plan_id}, has built {built} by {at(end.ended_at)}"
+        yield f"{told}{lost if end.failed else ''}."
 
 
 def never_armed(key: str, start: FailedStart) -> Explanation:
@@ -356,7 +372,13 @@ def unit_facts(
     if unit is None:
         return None
     start = failed_start(store, unit.app, unit.partition)
-    return UnitFacts(unit=unit, around=around, start=start, passed=passed(unit, around.now))
+    found = UnitFacts(unit=unit, around=around, start=start, passed=passed(unit, around.now))
+    if unit.partition is not None:
+        return found
+    plan = next((x for x in store.open_plans().result() if keeper_of(x.run_id) == unit.key), None)
+    view = None if plan is None else BuildView.of(plan, store.plan_states(plan.id).result())
+    end = KeptEnd.read(store.cursors([unit.key]).result().get(unit.key))
+    return replace(found, plan=view, last_plan=end)
 
 
 def failed_start(store: Store, app: str, partition: str | None) -> FailedStart | None:

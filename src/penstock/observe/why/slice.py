@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from penstock.model.dataset import BUILD, SliceOutput, slice_of, task_name
 from penstock.model.job import SLICE, Job, JobId, JobState
-from penstock.model.plan import LevelStates, PlanRow, PlanState, SlicePayload
+from penstock.model.plan import LevelStates, PlanRow, PlanState, SlicePayload, keeper_of
+from penstock.model.schedule import UnitView
 from penstock.model.views import WorkerView
 from penstock.observe.phrases import (
     SAME_BUILD,
@@ -23,15 +24,17 @@ from penstock.observe.phrases import (
     ended_in,
     format_level,
     lock_holder,
+    owner,
     plan_facts,
     rebuild_command,
+    run_command,
     short,
     some,
     span,
 )
 from penstock.observe.why.facts import Explanation, Gate, JobFacts
 from penstock.observe.why.job import explain
-from penstock.sentences import counted
+from penstock.sentences import command, counted
 from penstock.stores.protocol import JobFilter, SliceRange, SliceRow, Store
 
 UNSUCCESSFUL = (JobState.ERROR, JobState.SKIPPED, JobState.CANCELLED)
@@ -54,6 +57,7 @@ class WantedSlice(msgspec.Struct, frozen=True, kw_only=True):
     first_count: int = 0
     impossible: str | None = None
     command: str
+    kept_by: str | None = None  # the unit of a schedule whose next plan has it
 
 
 class CommittedSlice(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +83,11 @@ class SliceAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_left(self) -> bool:
-        """Whether no live run continues its plan."""
+        """Whether no live run continues its plan; that of a schedule needs none while it runs."""
         if self.plan.state is PlanState.LEFT:
             return True
+        if self.plan.state is PlanState.RUNNING and keeper_of(self.plan.run_id) is not None:
+            return False
         return self.plan.state in OPEN and (self.holder is None or not self.holder.holds)
 
 
@@ -93,6 +99,8 @@ class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     committed: CommittedSlice | None = None
     lock: LockHolder | None = None
     tried: SliceAttempt | None = None  # of an open plan, or the last one that failed
+    keeper: UnitView | None = None  # the unit whose next tick builds it, if there is one
+    is_kept: bool = False  # a live daemon ticks that unit
 
     @property
     def name(self) -> str:
@@ -104,6 +112,31 @@ def explain_slice(facts: SliceFacts) -> Explanation:
     tried, committed = facts.tried, facts.committed
     if tried is not None and tried.plan.state in OPEN and not _is_by(committed, tried):
         return _on_its_way(facts, tried)
+    found = _at_rest(facts, tried, committed)
+    return found if facts.keeper is None or found.gate not in _KEPT else _kept(facts, found)
+
+
+_KEPT = (Gate.FINISHED, Gate.STALE, Gate.NOT_BUILT, Gate.LOCKED)
+
+
+def _kept(facts: SliceFacts, found: Explanation) -> Explanation:
+    """Explain a slice that no plan builds now, and that a schedule keeps current."""
+    unit = facts.keeper
+    if unit is None or facts.wanted.impossible is not None:
+        return found
+    keeper = f"{unit.key!r}, which keeps {facts.wanted.dataset!r} current, ticks next"
+    if not facts.is_kept:
+        runs = f"a daemon runs, and {keeper}"
+        return replace(found, unblocks=runs, when=None, command=run_command(unit.task))
+    if unit.state is JobState.QUEUED and not unit.rests:
+        keeper += f" (at {at(unit.available_at)})"
+    return replace(found, unblocks=keeper, when=None, command=command("why", unit.key))
+
+
+def _at_rest(
+    facts: SliceFacts, tried: SliceAttempt | None, committed: CommittedSlice | None
+) -> Explanation:
+    """Explain a slice that no open plan builds."""
     if committed is not None and not _staleness(facts, committed):
         return _fresh(facts, committed)
     if facts.wanted.at > facts.now:
@@ -270,7 +303,7 @@ def _on_its_way(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
         found = _why(
             facts,
             Gate.PLANNING,
-            f"{facts.name} is to be built by the run {tried.plan.run_id!r}, which is planning: "
+            f"{facts.name} is to be built by {owner(tried.plan.run_id)}, which is planning: "
             f"no job of plan {tried.plan.id} may run before all are enqueued.",
             unblocks="the plan is complete",
         )
@@ -284,7 +317,7 @@ def _plan_line(facts: SliceFacts, tried: SliceAttempt) -> Iterator[str]:
     named = "" if job is None else f": job {job.key}"
     level = "" if job is None or job.level is None else f", level {job.level} of "
     levels = f"{level}{counted(tried.plan.levels, 'level')}" if level else ""
-    yield f"Plan {tried.plan.id} of the run {tried.plan.run_id!r}{named}{levels}."
+    yield f"Plan {tried.plan.id} of {owner(tried.plan.run_id)}{named}{levels}."
     if facts.committed is not None:
         yield f"Readers see an older one: {facts.committed.output.path}."
 
@@ -300,10 +333,12 @@ def _left(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     return _why(
         facts,
         Gate.PLAN_LEFT,
-        f"{facts.name} is in plan {plan.id}, which was abandoned by the run {plan.run_id!r}{why}"
+        f"{facts.name} is in plan {plan.id}, which was abandoned by {owner(plan.run_id)}{why}"
         f"{how}; no run continues it.",
         state=None if tried.around is None else tried.around.this.job.state,
-        unblocks=f"{SAME_BUILD} is started again, which {goes_on}",
+        unblocks=f"{SAME_BUILD} is started again, which {goes_on}"
+        if keeper_of(plan.run_id) is None
+        else f"the schedule ticks in a daemon, which {goes_on}",
         command=tried.again,
     )
 
@@ -394,7 +429,8 @@ def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
     when = "" if job.finished_at is None else f" at {at(job.finished_at)}"
     error = job.last_error
     again = tried.again or facts.wanted.command
-    goes_on = tried.plan.state in OPEN
+    goes_on, unit = tried.plan.state in OPEN, keeper_of(tried.plan.run_id)
+    starts_again = f"{SAME_BUILD} is started again" if unit is None else f"{unit!r} ticks again"
     details = [f"Failed attempts: {job.attempts}, crashes: {job.crashes}."]
     if job.state is JobState.ERROR:
         said = "" if error is None else f": {error.format()}"
@@ -412,9 +448,9 @@ def _failed(facts: SliceFacts, tried: SliceAttempt) -> Explanation:
         sentence,
         state=job.state,
         unblocks=(
-            f"plan {tried.plan.id} ends, and {SAME_BUILD} is started again"
+            f"plan {tried.plan.id} ends, and {starts_again}"
             if goes_on
-            else f"the cause is fixed, and {SAME_BUILD} is started again"
+            else f"the cause is fixed, and {starts_again}"
         ),
         command=again,
         details=tuple(details),
@@ -462,7 +498,17 @@ def slice_facts(store: Store, wanted: WantedSlice, looks: SliceLookups, now: int
     tried = _in_open_plan(store, wanted, looks, lock)
     if tried is None:
         tried = _last_try(store, wanted, looks, committed)
-    return SliceFacts(wanted=wanted, now=now, committed=committed, lock=lock, tried=tried)
+    unit = None if wanted.kept_by is None else store.unit(wanted.kept_by).result()
+    ticking = unit is not None and any(x.alive and unit.task in x.tasks for x in workers)
+    return SliceFacts(
+        wanted=wanted,
+        now=now,
+        committed=committed,
+        lock=lock,
+        tried=tried,
+        keeper=unit,
+        is_kept=ticking,
+    )
 
 
 def _lock(

@@ -27,7 +27,7 @@ from penstock.stores.retry import seen_twice
 from penstock.stores.sql.apps import apps_of
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
-from penstock.stores.sql.schedules import failed_checks_of, failing_units_of
+from penstock.stores.sql.schedules import failed_checks_of, failing_units_of, kept_ends_of
 from penstock.stores.sql.slices import datasets_of, open_plans_of
 from penstock.stores.sql.statements import Row
 
@@ -91,6 +91,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             apps=tuple(apps_of(reader, boot)),
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader, None)),
+            kept=kept_ends_of(reader),
         )
     except (psycopg.Error, StoreError):
         return None

@@ -2938,6 +2938,10 @@ update penstock.jobs set app = $2, lane_id = moved.lane_id from moved where jobs
 select jobs.key from penstock.jobs join penstock.jobs as other on other.key = jobs.key and other.app = $2
 where jobs.app = $1 limit 1
 
+-- list_kept_ends --
+-- What the last plans of schedules of datasets have left: [name, value].
+select name, value from penstock.cursors where left(value, 19) = '{"type":"kept_end",' order by name
+
 -- cursors_and_datasets --
 -- The names of all cursors, and those of all datasets with slices: [name, is it a dataset].
 select name, 0 from penstock.cursors union all select distinct dataset, 1 from penstock.manifests

@@ -13,6 +13,7 @@ import msgspec
 from penstock import failpoints
 from penstock.errors import EnqueueRefused
 from penstock.model.job import AttemptError, JobKind, JobState, LeasedJob
+from penstock.model.plan import KeptEnd
 from penstock.model.schedule import (
     ARM_UNITS_MAX,
     RETRY_WAIT_MAX,
@@ -72,6 +73,13 @@ def preflights_of(
     reader: Statements, app: str, after_unit: str, limit: int
 ) -> list[PreflightResult]:
     return [_result(row) for row in reader.rows("list_preflights", app, after_unit, limit)]
+
+
+def kept_ends_of(reader: Statements) -> tuple[tuple[str, KeptEnd], ...]:
+    """The units that keep datasets current, and how their last plans ended."""
+    rows = reader.rows("list_kept_ends")
+    found = [(unscoped(name)[1], KeptEnd.read(value)) for name, value in rows]
+    return tuple((unit, end) for unit, end in found if end is not None)
 
 
 def checked_of(reader: Statements, app: str, units: Sequence[str]) -> list[PreflightResult]:

@@ -26,7 +26,7 @@ from penstock.stores.retry import seen_twice
 from penstock.stores.sql.apps import apps_of
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
-from penstock.stores.sql.schedules import failed_checks_of, failing_units_of
+from penstock.stores.sql.schedules import failed_checks_of, failing_units_of, kept_ends_of
 from penstock.stores.sql.slices import datasets_of, open_plans_of
 from penstock.stores.sqlite.connection import WAL_BYTES_MAX
 from penstock.stores.sqlite.location_check import (
@@ -357,4 +357,5 @@ class Checkup:
             apps=tuple(apps_of(reader, boot)),
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader, None)),
+            kept=kept_ends_of(reader),
         )

@@ -2106,6 +2106,10 @@ from jsonb_each(?1) as moved where jobs.id = moved.value ->> 0
 -- The first key that two apps both have.
 select jobs.key from jobs cross join jobs as other on other.key = jobs.key and other.app = ?2 where jobs.app = ?1 limit 1
 
+-- list_kept_ends --
+-- What the last plans of schedules of datasets have left: [name, value].
+select name, value from cursors where substr(value, 1, 19) = '{"type":"kept_end",' order by name
+
 -- cursors_and_datasets --
 -- The names of all cursors, and those of all datasets with slices: [name, is it a dataset].
 select name, 0 from cursors union all select distinct dataset, 1 from manifests

@@ -199,6 +199,7 @@ def test_a_hot_statement_uses_the_index_that_was_made_for_it(
 SCANS: dict[str, str] = {
     "common_key": "two apps become one; an operator has asked for it",
     "cursors_and_datasets": "the same, or an app takes over what has no owner",
+    "list_kept_ends": "a doctor asks; cursors are few",
     "is_app_named": "asked once by an app, while something has no owner; plans are few",
     "is_named_in": "the same",
     "rename_plans": "an app is renamed; plans are few",
