@@ -12,9 +12,8 @@ import typer
 from msgspec.structs import replace
 
 from penstock.app.app import Penstock
-from penstock.cli.app_inspect import outline_of, probe_app
 from penstock.app.build import current_request, kept_datasets
-from penstock.cli.app_inspect import outline_of
+from penstock.cli.app_inspect import outline_of, probe_app
 from penstock.cli.completion import closest_names, complete_key, known_keys, nearest_keys
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import MICROSECONDS, SystemClock, to_micros
