@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from penstock.app.queue import Queue
     from penstock.app.results import Results
     from penstock.app.run import Runner
+    from penstock.app.table import AppTable
     from penstock.config.load import LoadedSettings
     from penstock.config.settings import Settings
-    from penstock.definitions.table import Table
     from penstock.model.plan import BuildPlan, BuildReport, BuildRequest
     from penstock.model.run import OnProgress, RunReport
     from penstock.model.views import RerunJobs, RetriedJobs
@@ -118,7 +118,8 @@ class Penstock:
             return self._kept_queue
 
     @property
-    def _runner(self) -> Runner:
+    def runner(self) -> Runner:
+        """What works on its queue in this process."""
         from penstock.app.run import Runner
 
         if self._kept_runner is None:
@@ -131,9 +132,10 @@ class Penstock:
             return await asyncio.to_thread(lambda: self._queue)
         return self._kept_queue
 
-    async def _runner_async(self) -> Runner:
+    async def runner_async(self) -> Runner:
+        """The same on a loop, which must not stand still while it is imported."""
         if self._kept_runner is None:
-            return await asyncio.to_thread(lambda: self._runner)
+            return await asyncio.to_thread(lambda: self.runner)
         return self._kept_runner
 
     def provider(
@@ -602,7 +604,7 @@ class Penstock:
         max_row_groups: int = 4,
         early_stop: float | None = 0.5,
         early_stop_window: int = 50,
-    ) -> Table:
+    ) -> AppTable:
         """Define a table: rows to be made, whose columns are declared on what this returns.
 
         Args:
@@ -614,7 +616,8 @@ class Penstock:
                 None: it goes on.
             early_stop_window: how many finished cells are looked at.
         """
-        from penstock.definitions.table import Table, TableOptions, check_installed
+        from penstock.app.table import AppTable
+        from penstock.definitions.table import TableOptions, check_installed
 
         check_installed(f"Table {name!r}")
         options = TableOptions(
@@ -624,7 +627,7 @@ class Penstock:
             early_stop=early_stop,
             early_stop_window=early_stop_window,
         )
-        made = Table(name, options)
+        made = AppTable(name, options, self)
         self.registry.add_table(made)
         return made
 
@@ -893,7 +896,7 @@ class Penstock:
                 loop's thread; it must be quick. What it raises ends these calls, not the run.
             others: none; a name of another tool is answered with ours.
         """
-        runner, flags = self._runner, _slot_flags(slots, thread_slots, process_slots, others)
+        runner, flags = self.runner, _slot_flags(slots, thread_slots, process_slots, others)
         _refuse(others)
         return runner.wait(
             lambda: runner.run(
@@ -924,7 +927,7 @@ class Penstock:
         """
         flags = _slot_flags(slots, thread_slots, process_slots, others)
         _refuse(others)
-        runner = await self._runner_async()
+        runner = await self.runner_async()
         return await runner.run(
             daemon=daemon,
             drain=drain,
@@ -944,11 +947,11 @@ class Penstock:
         """What a build of the same arguments would do now; changes nothing."""
         self.load()
         now = to_micros(SystemClock().now())
-        return self.plan_request(self._runner.request(targets, start, end, now, **options), now)
+        return self.plan_request(self.runner.request(targets, start, end, now, **options), now)
 
     def plan_request(self, request: BuildRequest, now: int) -> BuildPlan:
         """The same for a request, at a moment (microseconds since 1970 UTC)."""
-        return self._runner.plan(request, now)
+        return self.runner.plan(request, now)
 
     def build(
         self,
@@ -977,7 +980,7 @@ class Penstock:
                 and a level becomes visible as a whole. `fail_fast` begins nothing more after a
                 level in which something failed. `yes`: however many slices it may be.
         """
-        runner, flags = self._runner, _slot_flags(slots, thread_slots, process_slots, options)
+        runner, flags = self.runner, _slot_flags(slots, thread_slots, process_slots, options)
         return runner.wait(
             lambda: runner.build(
                 targets, start, end, flags, signals=True, on_progress=on_progress, **options
@@ -997,7 +1000,7 @@ class Penstock:
     ) -> BuildReport:
         """The same on an event loop, whose host keeps its signals; cancelling stops gracefully."""
         flags = _slot_flags(slots, thread_slots, process_slots, options)
-        runner = await self._runner_async()
+        runner = await self.runner_async()
         return await runner.build(
             targets, start, end, flags, signals=False, on_progress=on_progress, **options
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from penstock.app.dataset_reader import found_root
 from penstock.app.registry import Registry
@@ -21,7 +21,7 @@ from penstock.definitions.schedule import KeptDatasets, Schedule
 from penstock.definitions.task import Task
 from penstock.errors import UsageError
 from penstock.ids import IdSource
-from penstock.model.dataset import Calendar
+from penstock.model.dataset import ROWS, Calendar, SliceOutput
 from penstock.model.plan import BuildRequest, Placement
 from penstock.outputs.root import OutputRoot
 from penstock.planning.build_plan import check_build
@@ -30,6 +30,9 @@ from penstock.planning.graph import closure
 from penstock.stores.protocol import Store
 from penstock.stores.sqlite.in_process import InProcessStore
 from penstock.supervisor.protocol import BuildSpec
+
+if TYPE_CHECKING:
+    from penstock.app.app import Penstock
 
 NOW = "now"
 
@@ -78,6 +81,8 @@ def _range(calendar: Calendar, start: Moment, end: Moment, now: int) -> tuple[in
 
 def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest:
     """What was typed on a command line; every target is a dataset of the app."""
+    if spec.rows is not None:
+        return rows_request(spec.targets[0], spec.rows, force=spec.force)
     return build_request(
         datasets,
         spec.targets,
@@ -89,6 +94,19 @@ def typed_request(datasets: Datasets, spec: BuildSpec, now: int) -> BuildRequest
         fail_fast=spec.fail_fast,
         yes=spec.yes,
     )
+
+
+def rows_request(table: str, rows: int, *, force: bool = False) -> BuildRequest:
+    """The rows of a table that are to be there, from the first on."""
+    return BuildRequest(targets=(table,), ranges=((0, rows),), force=force, eager=True, yes=True)
+
+
+def spec_datasets(app: Penstock, spec: BuildSpec) -> Datasets:
+    """What a build of a command line may name: the datasets of the app, or one of its tables."""
+    if spec.rows is None:
+        return app.datasets
+    table = app.registry.find_table(spec.targets[0])
+    return {table.name: table.dataset}
 
 
 def check_parquet(datasets: Datasets, names: Collection[str]) -> None:
@@ -104,8 +122,17 @@ def check_parquet(datasets: Datasets, names: Collection[str]) -> None:
         )
 
 
-def build_scope(app: str, datasets: Datasets, root: OutputRoot) -> BuildScope:
-    """What a build of an app is about: its datasets, and where their jobs and slices go."""
+def build_scope(
+    app: str, datasets: Datasets, root: OutputRoot, rows: int | None = None
+) -> BuildScope:
+    """What a build of an app is about: its datasets, and where their jobs and slices go.
+
+    Args:
+        app: its name.
+        datasets: all of them.
+        root: where slices are kept.
+        rows: of a table: a part that has fewer of them than it may is outdated.
+    """
     placements = {
         name: Placement(
             task=slice_task(name, root.id),
@@ -116,13 +143,24 @@ def build_scope(app: str, datasets: Datasets, root: OutputRoot) -> BuildScope:
         for name, dataset in datasets.items()
     }
     specs = {name: dataset.spec for name, dataset in datasets.items()}
-    return BuildScope(app, specs, placements, root, lambda name: datasets[name].code)
+    is_whole = None if rows is None else partial(_has_rows, rows)
+    return BuildScope(app, specs, placements, root, lambda name: datasets[name].code, is_whole)
+
+
+def _has_rows(rows: int, output: SliceOutput) -> bool:
+    """Whether a part of a table has as many rows as it may."""
+    part = output.part
+    return part is not None and part.asked >= min(part.size, rows - output.at)
 
 
 def build_tasks(
     datasets: Datasets, root: OutputRoot, names: Collection[str]
 ) -> dict[str, Task[..., Any]]:
     """What the workers of a build serve: the datasets that it has locked, and steps of plans."""
+    if any(datasets[name].calendar.tz == ROWS for name in names):
+        from penstock.tables.row_group import slice_task_of  # not there unless there is a table
+
+        return slice_tasks(SliceSite(root, datasets), names, slice_task_of)
     return slice_tasks(SliceSite(root, datasets), names)
 
 

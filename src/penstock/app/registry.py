@@ -20,7 +20,7 @@ from penstock.planning.graph import validate
 from penstock.retry.policy import RetryPolicy
 
 if TYPE_CHECKING:
-    from penstock.definitions.table import Table
+    from penstock.app.table import AppTable
 
 D = TypeVar("D")
 
@@ -38,7 +38,7 @@ class Registry:
         self.preflights: dict[str, Preflight[..., Any]] = {}  # by task: preflight:NAME
         self.schedules: dict[str, Schedule[..., Any]] = {}  # by task: schedule:NAME
         self.datasets: dict[str, Dataset[..., Any]] = {}
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, AppTable] = {}
         self._folders: dict[str, str] = {}  # datasets and tables, by their names without case
         self.retry_policy = RetryPolicy()
 
@@ -91,7 +91,7 @@ class Registry:
         self._take_folder("dataset", dataset.name, self.tables)
         self._add(self.datasets, dataset.name, dataset, "datasets")
 
-    def add_table(self, table: Table) -> None:
+    def add_table(self, table: AppTable) -> None:
         """Refuses a name that a dataset has, or that differs in case only from another."""
         self._take_folder("table", table.name, self.datasets)
         self._add(self.tables, table.name, table, "tables", "")
@@ -118,6 +118,17 @@ class Registry:
                 "define the dataset."
             )
         return dataset
+
+    def find_table(self, name: str) -> AppTable:
+        """The table of this name; UsageError with the nearest ones."""
+        table = self.tables.get(name)
+        if table is None:
+            raise UsageError(
+                f"No table named {name!r:.150} is registered in app {self.name!r} "
+                f"({len(self.tables)} are{_closest(name, self.tables)}). Correct the name, or "
+                "define the table."
+            )
+        return table
 
     def _take_folder(self, kind: str, name: str, others: Iterable[str]) -> None:
         """Where a file system ignores case, two folders would be one, and be swept as one."""

@@ -9,15 +9,17 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from penstock.app import wiring
 from penstock.app.build import (
     BuildOptions,
+    Datasets,
     build_request,
     build_scope,
     build_tasks,
     check_parquet,
+    rows_request,
     served_schedules,
     served_tasks,
 )
@@ -51,6 +53,9 @@ from penstock.worker.slot_table import SlotTable
 from penstock.worker.start_budget import start_budget
 from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from penstock.app.table import AppTable
 
 T = TypeVar("T")
 
@@ -225,14 +230,43 @@ class Runner:
         request = self.request(targets, start, end, now, **options)
         check_build(registry.dataset_specs, request, now)
         check_parquet(registry.datasets, closure(registry.dataset_specs, request.targets))
-        times = loaded.settings.runtime
+        return await self._bring(request, registry.datasets, loaded, signals, on_progress)
+
+    async def generate(
+        self,
+        table: AppTable,
+        rows: int,
+        flags: Mapping[str, object],
+        signals: bool,
+        on_progress: OnProgress | None,
+        *,
+        force: bool = False,
+    ) -> BuildReport:
+        """Make the rows of a table that are not there; `signals` stop its jobs."""
+        check_on_progress(on_progress)
+        loaded = self._loaded(flags)
+        request = rows_request(table.name, rows, force=force)
+        datasets = {table.name: table.dataset}
+        return await self._bring(request, datasets, loaded, signals, on_progress, rows)
+
+    async def _bring(
+        self,
+        request: BuildRequest,
+        datasets: Datasets,
+        loaded: LoadedSettings,
+        signals: bool,
+        on_progress: OnProgress | None,
+        rows: int | None = None,
+    ) -> BuildReport:
+        """Do what a request asks for, whatever it is of."""
+        registry, times = self._registry, loaded.settings.runtime
         ids, clock = SystemIds(), SystemClock()
         run_id = ids.new_id("run")
         store = await self._queue.store_async()
         root = self._queue.root(loaded)
         ttl = times.lease_ttl_seconds
         build = Build(
-            build_scope(registry.name, registry.datasets, root),
+            build_scope(registry.name, datasets, root, rows),
             request,
             LockHolder(run_id, own_identity(), ttl),
             store,
@@ -246,7 +280,7 @@ class Runner:
         )
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
-            tasks = build_tasks(registry.datasets, root, build.names)
+            tasks = build_tasks(datasets, root, build.names)
             options = wiring.RunOptions(
                 run_id=run_id, app=registry.name, until=end_key, signals=signals
             )

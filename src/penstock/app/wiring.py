@@ -268,7 +268,9 @@ def served_tasks(
     plain = PlainKind(checked, _rechecked(checked, parts), parts.store.upstream)
     return {
         name: ServedTask(
-            task, _task_limits(task, settings, parts.policy), kinds.get(type(task), plain)
+            task,
+            _task_limits(task, settings, parts.policy),
+            next((kinds[one] for one in type(task).__mro__ if one in kinds), plain),
         )
         for name, task in tasks.items()
     }

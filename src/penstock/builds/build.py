@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -112,6 +113,7 @@ class BuildScope:
     placements: Mapping[str, Placement]  # where the jobs of each dataset go
     root: OutputRoot  # where slices are kept
     code_of: Callable[[str], str | None]  # the fingerprint of a dataset's function
+    is_whole: Callable[[SliceOutput], bool] | None = None  # else it is outdated; None: all are
 
 
 class Build:
@@ -344,18 +346,40 @@ class Build:
         while page := self._store.named_paths(name, last, PATHS_AT_ONCE).result():
             last = page[-1][0]
             for _, document in page:
-                yield _output(document).path
+                yield from _output(document).paths
 
     def _plan(self, now: int) -> BuildPlan:
         scope, code = self._scope, ChangedCode(self._store, self._scope.code_of)
 
         def marks(dataset: str, start: int, end: int, version: str) -> SliceMarks:
-            return code.marks(dataset, start, end, built_as(version, scope.root.id))
+            found = code.marks(dataset, start, end, built_as(version, scope.root.id))
+            return found if scope.is_whole is None else self._whole(dataset, found, scope.is_whole)
 
         plan = plan_build(scope.specs, self._request, marks, now)
         if not self._request.force:
             code.warn()
         return plan
+
+    def _whole(
+        self, dataset: str, found: SliceMarks, is_whole: Callable[[SliceOutput], bool]
+    ) -> SliceMarks:
+        """Count what is there in part as outdated."""
+        part: set[int] = set()
+        start, end = (found.ats[0], found.ats[-1] + 1) if found.ats else (0, 0)
+        while start < end:
+            rows = self._store.manifests(dataset, start, end, PATHS_AT_ONCE).result().rows
+            part.update(row.at for row in rows if not is_whole(_output(row.document)))
+            start = rows[-1].at + 1 if len(rows) == PATHS_AT_ONCE else end
+        if not part:
+            return found
+        kept = [place for place, at in enumerate(found.ats) if at not in part]
+        return msgspec.structs.replace(
+            found,
+            ats=array("q", [found.ats[place] for place in kept]),
+            seqs=array("q", [found.seqs[place] for place in kept]),
+            bases=array("q", [found.bases[place] for place in kept]),
+            outdated=array("q", sorted({*found.outdated, *part})),
+        )
 
     async def _added(self, plan: BuildPlan, facts: PlanFacts, digest: str) -> BuildPlan:
         """Keep the draft, under an id of its own: the same plan may have failed before."""

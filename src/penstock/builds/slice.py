@@ -41,7 +41,6 @@ from penstock.worker.attempt import Attempt, AttemptEnd, Encoded
 from penstock.worker.job_kind import PlainKind, PreflightValues
 from penstock.worker.kind import JobReader
 from penstock.worker.parts import WorkerParts
-from penstock.worker.thread_executor import ThreadRunner
 
 WAITS = "Ending the plan of a schedule has to wait"
 
@@ -62,6 +61,8 @@ class SliceInputs(msgspec.Struct, frozen=True, kw_only=True):
     missing: str | None = None  # what is needed and not there: the job cannot be done
     report: BuildReport | None = None  # of the plan of a schedule, of which this is the end
     failed: str | None = None  # what failed before: the job is skipped
+    old: SliceOutput | None = None  # the slice that is there already, if its task reads that
+    until: int | None = None  # where the range of its plan ends
 
 
 class SliceOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +102,11 @@ class SliceSite:
         self.root = root
         self.datasets = datasets
         self.specs = {name: dataset.spec for name, dataset in datasets.items()}
-        self._threads: ThreadRunner | None = None
+        self.parts: WorkerParts | None = None
 
-    def connect(self, threads: ThreadRunner) -> None:
-        """These threads write what coroutines return."""
-        self._threads = threads
+    def connect(self, parts: WorkerParts) -> None:
+        """The worker that serves it: its threads write what coroutines return."""
+        self.parts = parts
 
     def order(self, job: LeasedJob) -> SliceOrder:
         """What the body of a job is told."""
@@ -120,8 +121,8 @@ class SliceSite:
 
     async def aside(self, call: Callable[[], T]) -> T:
         """Do something that blocks in a thread of the worker."""
-        if self._threads is None:
-            raise InternalError("This run has no threads.")
+        if self.parts is None:
+            raise InternalError("This run has no worker.")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -133,17 +134,26 @@ class SliceSite:
             else:
                 answer.set_exception(error)
 
-        self._threads.submit(call, done)
+        self.parts.threads.submit(call, done)
         return await answer
 
 
 class SliceTask(Task[..., Any]):
     """The task of the jobs that build one dataset in one root."""
 
-    def __init__(self, site: SliceSite, dataset: Dataset[..., Any]) -> None:
+    reads_old = False  # a job is given the slice that it replaces
+
+    def __init__(
+        self,
+        site: SliceSite,
+        dataset: Dataset[..., Any],
+        body: Callable[..., Any] | None = None,
+    ) -> None:
+        """Let the function of a dataset, or a body of its own, build slices."""
         self.site = site
         self.dataset = dataset
-        body = _async_body(site, dataset) if dataset.is_async else _body(site, dataset)
+        if body is None:
+            body = _async_body(site, dataset) if dataset.is_async else _body(site, dataset)
         super().__init__(slice_task(dataset.name, site.root.id), body, dataset.task.options)
 
 
@@ -169,9 +179,13 @@ def step_task(root_id: str) -> str:
     return f"{STEP}#{root_id}"
 
 
-def slice_tasks(site: SliceSite, names: Iterable[str]) -> dict[str, Task[..., Any]]:
+def slice_tasks(
+    site: SliceSite,
+    names: Iterable[str],
+    task_of: Callable[[SliceSite, Dataset[..., Any]], SliceTask] = SliceTask,
+) -> dict[str, Task[..., Any]]:
     """The tasks of some datasets, and that of steps between their jobs."""
-    slices = [SliceTask(site, site.datasets[name]) for name in names]
+    slices = [task_of(site, site.datasets[name]) for name in names]
     tasks: list[Task[..., Any]] = [*slices, StepTask(site)]
     return {task.name: task for task in tasks}
 
@@ -190,7 +204,7 @@ def _async_body(site: SliceSite, dataset: Dataset[..., Any]) -> Callable[..., An
     async def build(
         ctx: Context, at: list[int], eager: bool = False, built: _Built = _NOTHING
     ) -> list[SliceOutput]:
-        order = _order(ctx)
+        order = order_of(ctx)
         value = await dataset.function(ctx, **_arguments(dataset, at, order))
         return await site.aside(partial(_written, site.root, dataset, at, order, value))
 
@@ -201,14 +215,15 @@ def _body(site: SliceSite, dataset: Dataset[..., Any]) -> Callable[..., Any]:
     def build(
         ctx: Context, at: list[int], eager: bool = False, built: _Built = _NOTHING
     ) -> list[SliceOutput]:
-        order = _order(ctx)
+        order = order_of(ctx)
         value = dataset.function(ctx, **_arguments(dataset, at, order))
         return _written(site.root, dataset, at, order, value)
 
     return build
 
 
-def _order(ctx: Context) -> SliceOrder:
+def order_of(ctx: Context) -> SliceOrder:
+    """What a body of slices was told."""
     if not isinstance(ctx, SliceContext):
         raise InternalError(
             "A job that builds slices was given the context of another kind of job."
@@ -264,7 +279,7 @@ class SliceKind(PlainKind):
         return SliceContext(shown, plain._preflight, self._tasks[job.task].site.order(job))
 
     def remote_order(self, context: Context) -> str | None:
-        return msgspec.json.encode(_order(context)).decode()
+        return msgspec.json.encode(order_of(context)).decode()
 
     def encoded(self, attempt: Attempt, value: Any, *, at_once: bool) -> Any:  # noqa: ANN401
         return value  # what its body has written is told by our own code

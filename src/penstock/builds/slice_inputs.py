@@ -18,7 +18,7 @@ from penstock.errors import TRANSIENT, UsageError
 from penstock.model.dataset import SliceOutput, slice_name, task_name
 from penstock.model.job import AttemptError, ErrorCategory, JobState, LeasedJob
 from penstock.model.lease import JobFailure, JobRef
-from penstock.model.plan import PlanState, SlicePayload, StepPayload
+from penstock.model.plan import PlanFacts, PlanRow, PlanState, SlicePayload, StepPayload
 from penstock.outputs.paths import slice_names
 from penstock.outputs.read import SlicesData
 from penstock.planning.needs import CalendarReader, index_ranges, needed_moments
@@ -105,8 +105,10 @@ class _Wanted:
         self.site = task.site
         self.moments = payload.at
         self.payload = payload
+        self.own = down.name if task.reads_old else None
         self.needs: list[tuple[str, list[list[int]]]] = []
         self.problem: str | None = None  # the calendars have changed since it was planned
+        self.until: int | None = None  # where the range of its plan ends
         try:
             for need in down.needs:
                 up = specs[need.dataset]
@@ -121,6 +123,8 @@ class _Wanted:
             for each in moments:
                 if each:
                     yield SliceRange(name, each[0], each[-1])
+        if self.own is not None:
+            yield SliceRange(self.own, self.moments[0], self.moments[-1])
 
     def inputs(
         self, seq: int, rows: Mapping[tuple[str, int], SliceRow], outputs: _Outputs
@@ -141,8 +145,11 @@ class _Wanted:
                         missing=f"The needed slice {self._name(name, at)} is not committed; build "
                         "it again."
                     )
+        own = None if self.own is None else rows.get((self.own, self.moments[0]))
         return SliceInputs(
             basis=seq,
+            old=None if own is None else outputs.of(own),
+            until=self.until,
             needs=tuple(self._given(name, moments, rows, outputs) for name, moments in self.needs),
         )
 
@@ -196,7 +203,7 @@ class SliceReader:
         self._retry = parts.retry
         self._paused = PausedPlans(parts.store, parts.clock, parts.loop)
         for task in tasks.values():
-            task.site.connect(parts.threads)
+            task.site.connect(parts)
 
     async def prepare(self, jobs: Sequence[LeasedJob], wanted: Callable[[], bool]) -> None:
         """Read for all of them at once; for jobs of plans that nobody leads, nothing is read."""
@@ -205,7 +212,7 @@ class SliceReader:
             for job in jobs:
                 job.brought = None
             running = await self._running(jobs)
-            await self._read([job for job in jobs if job.plan_id in running])
+            await self._read([job for job in jobs if job.plan_id in running], running)
 
         await self._retry.until_answered(WAITS, ask, wanted=wanted)
 
@@ -215,16 +222,16 @@ class SliceReader:
         self._paused.rest(job, window, is_step=job.task not in self._tasks)
         return False
 
-    async def _running(self, jobs: Iterable[LeasedJob]) -> set[str | None]:
+    async def _running(self, jobs: Iterable[LeasedJob]) -> dict[str | None, PlanRow]:
         """Those of the plans of some jobs that run, or whose end is all that is left."""
-        found = set[str | None]()
+        found: dict[str | None, PlanRow] = {}
         for plan_id in {job.plan_id for job in jobs if job.plan_id is not None}:
             plan = await self._store.plan(plan_id)
             if plan is not None and plan.state in (PlanState.RUNNING, PlanState.ENDED):
-                found.add(plan_id)
+                found[plan_id] = plan
         return found
 
-    async def _read(self, jobs: Iterable[LeasedJob]) -> None:
+    async def _read(self, jobs: Iterable[LeasedJob], plans: Mapping[str | None, PlanRow]) -> None:
         """Read for jobs that build slices, and for barriers that may end early."""
         wanted: list[_Wanted] = []
         for job in jobs:
@@ -232,7 +239,10 @@ class SliceReader:
             if task is None:
                 job.brought = SliceInputs(failed=await self._failed(job))
             else:
-                wanted.append(_Wanted(job, task))
+                wanted.append(one := _Wanted(job, task))
+                if one.own is not None:
+                    facts = PlanFacts.read(plans[job.plan_id].document)
+                    one.until = dict(zip(facts.targets, facts.ranges, strict=True))[one.own][1]
         if not wanted:
             return
         page = await self._store.slices(_merged(wanted))

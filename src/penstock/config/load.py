@@ -44,6 +44,7 @@ FLAGS: dict[str, SettingPath] = {
     "--slots": ("runtime", "slots"),
     "--threads": ("runtime", "thread_slots"),
     "--process-slots": ("runtime", "process_slots"),
+    "--out": ("datasets", "root"),
     "--max-per-host": ("limits", "host", "*"),
 }
 LIMIT_FLAG = "--limit"

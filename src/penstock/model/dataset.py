@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.model.job import SLICE
+from penstock.model.table import ColumnFigures
 
 MICROSECONDS = 1_000_000  # per second
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,6 +28,7 @@ CALENDAR_END_AT = 253_402_128_000_000_000
 BUILD = "build:"  # how the keys of a plan's jobs begin
 SLICES_UNASKED_MAX = 1_000_000  # a request of more needs a yes
 LOOKBACK_MAX = 1_000_000  # slices
+ROWS = "rows"  # in place of a zone: moments are numbers of rows, of the row groups of a table
 DATASET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 
 
@@ -116,6 +118,30 @@ class SliceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     bytes: int
     checksum: str  # blake2b, hexadecimal
     code: str | None = None  # fingerprint of the function that built it; None: it has none
+    part: TablePart | None = None  # what else is known of a part of a table
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of all files that the manifest names."""
+        return (self.path,) if self.part is None else (self.path, *self.part.paths)
+
+
+class TablePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of the rows of one row group, beside the file that has them."""
+
+    size: int  # of a whole row group
+    asked: int  # rows, made or dropped
+    identities: dict[str, str]  # by column: what made its values
+    cells: SliceOutput  # the file with a row for each cell
+    dropped: SliceOutput | None = None  # the rows that were dropped; None: none was
+    dropped_count: int = 0
+    columns: dict[str, ColumnFigures] = {}
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of the files beside the part."""
+        files = [self.cells] if self.dropped is None else [self.cells, self.dropped]
+        return tuple(one.path for one in files)
 
 
 def built_as(version: str, root_id: str) -> str:
@@ -172,7 +198,9 @@ def utc_text(at: int) -> str:
 
 
 def moment_name(at: int, calendar: Days) -> str:
-    """A date where a day has at most one slice, else a time of UTC."""
+    """A date where a day has at most one slice, else a time of UTC; of a table a row's number."""
+    if calendar.tz == ROWS:
+        return str(at)
     if not calendar.daily:
         return utc_text(at)
     moment = datetime.fromtimestamp(at // 1_000_000, UTC)

@@ -158,3 +158,28 @@ class DroppedRow(msgspec.Struct, frozen=True):
     column: str
     reason: str
     values: Mapping[str, Any]  # those that it had
+
+
+class ColumnFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the cells of a column have cost together; None: of one of them nobody knows."""
+
+    cells: int = 0
+    failed: int = 0  # of these: without a value
+    calls: int = 0
+    reused: int = 0
+    input_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    output_tokens: int | None = 0
+    micros: int | None = 0
+    waited_seconds: float = 0.0
+    served_seconds: float = 0.0
+
+    def plus(self, other: ColumnFigures) -> ColumnFigures:
+        names = self.__struct_fields__
+        return ColumnFigures(
+            **{name: _sum(getattr(self, name), getattr(other, name)) for name in names}
+        )
+
+
+def _sum(first: Any, second: Any) -> Any:  # noqa: ANN401 (numbers)
+    return None if first is None or second is None else first + second

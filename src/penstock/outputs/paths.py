@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.model.dataset import DATASET_NAME, DatasetSpec, moment_name, utc_datetime
+from penstock.model.dataset import DATASET_NAME, ROWS, DatasetSpec, moment_name, utc_datetime
 from penstock.sentences import command
 
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -32,13 +32,15 @@ STAGING = ".staging"
 ROOT_FILE = ".penstock-root"
 OWNER_FILE = ".penstock-store"  # the store whose slices these are
 PARQUET, RAW = "parquet", "raw"  # kinds
-ENDINGS = {PARQUET: ".parquet", RAW: ".bin"}
+CELLS, DROPPED = "cells", "dropped"  # of files beside a part of a table
+ENDINGS = {PARQUET: ".parquet", RAW: ".bin", CELLS: ".parquet", DROPPED: ".jsonl"}
 CHECKSUM_BYTES = 16
 CONTENT_DIGITS = 24  # of a part's name
 MARK_DIGITS = 16
 
 _PART = re.compile(
-    rf"part-[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})\.(?:parquet|bin)"
+    rf"(?:part|{CELLS}|{DROPPED})-[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
+    r"\.(?:parquet|bin|jsonl)"
 )
 _STAGED = re.compile(
     rf"({DATASET_NAME.pattern})@[0-9a-f]{{{CONTENT_DIGITS}}}([0-9a-f]{{{MARK_DIGITS}}})"
@@ -146,6 +148,8 @@ class SliceNames(msgspec.Struct, frozen=True, kw_only=True):
 
     def rebuild_command(self, at: int) -> str:
         """The command that builds a slice anew."""
+        if self.tz == ROWS:
+            return command("table", "generate", self.dataset)
         start, end = moment_name(at, self), moment_name(at - at % 1_000_000 + 1_000_000, self)
         if self.daily:
             day = datetime.fromisoformat(start).date()
@@ -182,7 +186,8 @@ def part_stem(checksum: str, at: int, mark: str) -> str:
 
 
 def part_name(stem: str, kind: str) -> str:
-    return f"part-{stem}{ENDINGS[kind]}"
+    first = kind if kind in (CELLS, DROPPED) else "part"
+    return f"{first}-{stem}{ENDINGS[kind]}"
 
 
 def mark_of_part(name: str) -> str | None:

@@ -14,7 +14,13 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.app.app import Penstock
-from penstock.app.build import build_scope, build_tasks, check_parquet, typed_request
+from penstock.app.build import (
+    build_scope,
+    build_tasks,
+    check_parquet,
+    spec_datasets,
+    typed_request,
+)
 from penstock.app.daemon import begun_now, preflight_run
 from penstock.builds.build import Build, Prepared
 from penstock.builds.locks import LockHolder
@@ -246,7 +252,7 @@ class BuildLead:
         self._task: asyncio.Task[Prepared | None] | None = None
         self.plan_id: str | None = None  # known when it has run
         self._build = Build(
-            build_scope(app.name, app.datasets, app.root(loaded)),
+            build_scope(app.name, spec_datasets(app, spec), app.root(loaded), spec.rows),
             typed_request(app.datasets, spec, to_micros(clock.now())),
             LockHolder(run_id, spec.mark, loaded.settings.runtime.lease_ttl_seconds),
             app.store,
@@ -298,6 +304,9 @@ class BuildLead:
 
 def check_build_spec(app: Penstock, spec: BuildSpec, now: int) -> None:
     """Refuse what cannot be built, before there is a store or a folder."""
+    if spec.rows is not None:
+        spec_datasets(app, spec)
+        return
     for name in spec.targets:
         app.registry.find_dataset(name)
     specs = app.registry.dataset_specs
@@ -309,5 +318,6 @@ def tasks_of_build(
     app: Penstock, spec: BuildSpec, loaded: LoadedSettings
 ) -> dict[str, Task[..., Any]]:
     """What every worker of a build serves."""
-    names = closure(app.registry.dataset_specs, spec.targets)
-    return build_tasks(app.datasets, app.root(loaded), names)
+    datasets = spec_datasets(app, spec)
+    specs = {name: dataset.spec for name, dataset in datasets.items()}
+    return build_tasks(datasets, app.root(loaded), closure(specs, spec.targets))

@@ -93,9 +93,14 @@ class AttemptContext:
         return context
 
     def dissolve(self) -> None:
-        """End a part of an attempt; safe to repeat."""
-        if self._whole is not None:
-            self._whole.forget(self._stop_with_whole)
+        """End a part of an attempt, which learns what ends all of it; safe to repeat."""
+        whole = self._whole
+        if whole is None:
+            return
+        whole.forget(self._stop_with_whole)
+        whole.closed_account = self.closed_account or whole.closed_account
+        if self.calls is not None and whole.calls is not None:
+            whole.calls.take_over(self.calls)
 
     def _stop_with_whole(self) -> None:
         if self._whole is not None:

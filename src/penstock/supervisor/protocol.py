@@ -29,6 +29,7 @@ class BuildSpec(msgspec.Struct, frozen=True, kw_only=True):
     fail_fast: bool = False
     yes: bool = False
     mark: str = ""  # of the process that keeps its locks alive
+    rows: int | None = None  # of the table that is its only target; None: it builds datasets
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,6 +83,7 @@ class CellTally:
         waited = 0.0 if context is None else context.waited_seconds(now)
         calls = None if context is None or context.calls is None else context.calls.delivered
         found = calls or []
+        is_free = calls is not None and not found and not self._tokens  # nothing was answered
         is_known = bool(found) and all(
             one.is_priced and not one.answer.is_estimated for one in found
         )
@@ -93,7 +94,7 @@ class CellTally:
             input_tokens=read,
             cached_tokens=cached,
             output_tokens=written,
-            micros=sum(one.answer.used.micros for one in found) if is_known else None,
+            micros=sum(one.answer.used.micros for one in found) if is_known or is_free else None,
             calls=len(found),
             reused=sum(one.is_reused for one in found),
             waited_seconds=waited,

@@ -22,6 +22,7 @@ from penstock.worker.attempt import Attempt, AttemptEnd
 from penstock.worker.observer import Tick, WorkerObserver
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import ProviderRun
+from penstock.worker.scheduler import AsyncTaskScheduler
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.start_budget import StartBudget
 from penstock.worker.thread_executor import ThreadRunner
@@ -82,6 +83,7 @@ class WorkerLoop:
         #: Lets the loop turn, since something has happened; bound here, as every end calls it.
         self.wake: Callable[[], None] = self._woken.set
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.scheduler: AsyncTaskScheduler | None = None  # once the worker is put together
         self.failure: BaseException | None = None  # the first
 
     def clear(self) -> None:

@@ -82,6 +82,7 @@ class Worker:
         )
         scheduler, providers = self._window.scheduler, parts.providers
         scheduler.set_limit(SUBMISSION, config.slots_in_all)
+        parts.loop.scheduler = scheduler
         slots, lending = (config.slots, config.slots_in_all), self._connect_providers()
         self._executor = JobExecutor(self._tasks, *slots, parts, scheduler, self._ended, lending)
         self._window.connect(self._executor, parts.starts)

@@ -158,7 +158,12 @@ def test_limits_may_be_given_by_flags(tmp_path: Path) -> None:
 
 def test_every_flag_names_a_setting_that_exists(tmp_path: Path) -> None:
     numbers = ("--slots", "--threads", "--process-slots", "--max-per-host")
-    values = {"--app": "a.py", "--store": "sqlite:///a", **dict.fromkeys(numbers, 1)}
+    values = {
+        "--app": "a.py",
+        "--store": "sqlite:///a",
+        "--out": "out",
+        **dict.fromkeys(numbers, 1),
+    }
 
     loaded = load(tmp_path, flags=values)
 

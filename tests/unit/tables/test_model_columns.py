@@ -211,7 +211,7 @@ def test_an_error_of_the_provider_says_what_it_has_against_it_without_a_quote() 
     assert str(error).startswith(f"{PROVIDER}/m answers 400: no: ")
     assert "SECRET" not in str(error)
     assert error.response.status_code == 400
-    assert (figures.calls, figures.micros, len(models.asked)) == (0, None, 1)
+    assert (figures.calls, figures.micros, len(models.asked)) == (0, 0, 1)
 
 
 def test_a_row_that_has_not_what_the_prompt_asks_for_is_not_asked() -> None:

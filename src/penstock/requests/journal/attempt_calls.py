@@ -104,6 +104,12 @@ class AttemptCalls:
         calls.delivered = []
         return calls
 
+    def take_over(self, part: AttemptCalls) -> None:
+        """Learn from a part of the attempt what ends all of it."""
+        self.over_budget = part.over_budget or self.over_budget
+        self.refusal = part.refusal or self.refusal
+        self.in_doubt = part.in_doubt or self.in_doubt
+
     def deliver(self, answer: Answer, *, is_reused: bool, is_priced: bool) -> None:
         """Note that the attempt has an answer."""
         self.last = answer.key

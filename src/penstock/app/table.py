@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table as its author holds it: columns are declared on it, rows are generated and read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from penstock.definitions.table import Table, TableOptions
+from penstock.errors import UsageError
+from penstock.model.plan import BuildReport
+from penstock.model.run import OnProgress
+from penstock.outputs.paths import slice_names
+
+if TYPE_CHECKING:
+    import polars
+    import pyarrow
+
+    from penstock.app.app import Penstock
+    from penstock.model.table import ColumnFigures
+    from penstock.tables.row_group import TableDataset
+    from penstock.tables.table_rows import TableFigures, TableRows
+
+ROWS_MAX = 1_000_000_000
+
+
+class AppTable(Table):
+    """A table of an app: its columns are declared here, and its rows generated."""
+
+    def __init__(self, name: str, options: TableOptions, app: Penstock) -> None:
+        super().__init__(name, options)
+        self._app = app
+        self._made: tuple[str, TableDataset] | None = None  # and the version that it is of
+
+    @property
+    def dataset(self) -> TableDataset:
+        """The dataset whose slices are its row groups; made anew when a column was added.
+
+        Raises:
+            UsageError: the table has a mistake, or a seed cannot be read.
+        """
+        from penstock.tables.row_group import TableDataset  # not there unless there is a table
+
+        version = self.version
+        if self._made is None or self._made[0] != version:
+            self._made = version, TableDataset(self, self._app)
+        return self._made[1]
+
+    def generate(
+        self,
+        rows: int | None = None,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        slots: int | None = None,
+        thread_slots: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> TableResult:
+        """Make the rows that are not there yet, inside this program.
+
+        Rows that are there and whose columns have not changed are left as they are; of others what
+        has not changed is kept. The same call goes on where a killed one was.
+
+        Args:
+            rows: how many; None: one for each record of the longest seed.
+            out: the folder of the parts; else that of the settings (`datasets.root`).
+            slots: how many tasks may run at once, of all kinds together.
+            thread_slots: how many of them in threads.
+            on_progress: see `app.build`.
+        """
+        count = self.row_count(rows)
+        runner = self._app.runner
+        flags = table_flags(out, slots, thread_slots)
+        report = runner.wait(
+            lambda: runner.generate(self, count, flags, signals=True, on_progress=on_progress)
+        )
+        return self.result(count, out, report)
+
+    async def generate_async(
+        self,
+        rows: int | None = None,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        slots: int | None = None,
+        thread_slots: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> TableResult:
+        """The same on an event loop, whose host keeps its signals; cancelling stops gracefully."""
+        count = self.row_count(rows)
+        runner = await self._app.runner_async()
+        flags = table_flags(out, slots, thread_slots)
+        report = await runner.generate(self, count, flags, signals=False, on_progress=on_progress)
+        return self.result(count, out, report)
+
+    def row_count(self, rows: int | None) -> int:
+        """How many rows are wanted; UsageError if that is no count."""
+        given: object = rows
+        if given is None:
+            counts = [reader.count for reader in self.dataset.readers.values()]
+            if not counts:
+                raise UsageError(
+                    f"Table {self.name!r} has no seed that says how many rows it has; give rows=."
+                )
+            return max(counts)
+        if type(given) is not int or not 1 <= given <= ROWS_MAX:
+            raise UsageError(f"rows= is a whole number from 1 to {ROWS_MAX:,}, got {given!r:.100}.")
+        return given
+
+    def result(
+        self,
+        rows: int,
+        out: str | os.PathLike[str] | None = None,
+        report: BuildReport | None = None,
+    ) -> TableResult:
+        """What is there of the first so many rows."""
+        from penstock.tables.table_rows import TableRows
+
+        app, dataset = self._app, self.dataset
+        loaded = app.load(table_flags(out, None, None))
+        found = TableRows(
+            slice_names(dataset.spec), dataset.schema, app.store, app.root(loaded), rows
+        )
+        return TableResult(self, rows, found, report)
+
+
+class TableResult:
+    """The rows of a table that are there, and what they have cost."""
+
+    def __init__(
+        self, table: AppTable, asked: int, found: TableRows, report: BuildReport | None
+    ) -> None:
+        self.table = table
+        self.asked = asked
+        self.report = report  # of the run that made rows; None: none did
+        self._found = found
+        self._figures: TableFigures | None = None
+
+    def __repr__(self) -> str:
+        return f"<TableResult of {self.table.name!r}: {self.made:,} of {self.asked:,} rows>"
+
+    @property
+    def made(self) -> int:
+        """How many rows were made."""
+        return self._summed.made
+
+    @property
+    def dropped(self) -> list[dict[str, Any]]:
+        """The rows that were not made, each with `row`, `column`, `reason` and `values`."""
+        return [*self._found.dropped()]
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many rows were dropped by each column and for which reason, the most first."""
+        counts = Counter(f"{one['column']}: {one['reason']}" for one in self._found.dropped())
+        return dict(counts.most_common())
+
+    @property
+    def columns(self) -> dict[str, ColumnFigures]:
+        """What the cells of each column have cost, over all runs that made them."""
+        return self._summed.columns
+
+    @property
+    def usd(self) -> float | None:
+        """What the rows have cost in dollars; None: of some of it nobody knows."""
+        micros = self._summed.micros
+        return None if micros is None else micros / 1e6
+
+    @property
+    def _summed(self) -> TableFigures:
+        if self._figures is None:
+            self._figures = self._found.figures()
+        return self._figures
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All rows in order, with one row group in memory at a time."""
+        return self._found.rows()
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """The provenance of each cell."""
+        return self._found.cells()
+
+    def to_arrow(self) -> pyarrow.Table:
+        """All rows as an Arrow table."""
+        return self._found.table()
+
+    def to_polars(self) -> polars.DataFrame:
+        """All rows as a polars frame."""
+        import polars
+
+        frame = polars.from_arrow(self.to_arrow())
+        if not isinstance(frame, polars.DataFrame):
+            raise TypeError("polars has made a series of a table")
+        return frame
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 (pandas has no types)
+        """All rows as a pandas frame."""
+        return self.to_arrow().to_pandas()
+
+
+def table_flags(
+    out: str | os.PathLike[str] | None, slots: int | None, thread_slots: int | None
+) -> dict[str, object]:
+    """What a call says, as a command line would."""
+    folder = None if out is None else os.fspath(out)
+    return {"--out": folder, "--slots": slots, "--threads": thread_slots}
