@@ -20,6 +20,7 @@ from penstock.model.task import (
     SchedulerResourceRequest,
     TaskGroupSpec,
 )
+from penstock.model.worker import read_status
 from penstock.planning.completion import CompletionTracker
 from penstock.worker.graph_run import Failed, GraphRun
 from penstock.worker.parts import Stopping
@@ -121,6 +122,26 @@ def test_tables_beside_each_other_end_whatever_waits() -> None:
         assert set(world.states().values()) == {JobState.DONE}
         assert len(shop.made) == len(set(shop.made)) == 4 * 2 * ROWS
         assert_at_rest(shop.workers[0])
+
+    simulate(shop.app, main, runtime=SLOTS)
+
+
+def test_a_worker_tells_how_many_jobs_it_holds_and_not_how_many_cells() -> None:
+    shop = Shop()
+
+    async def main(world: World) -> None:
+        world.enqueue("rows", "reviews", name="reviews")
+        shop.workers.append(world.worker())
+        running = world.start(shop.workers[0])
+        await asyncio.sleep(1.75)
+        (view,) = world.store.workers().result()
+        status = read_status(view.status)
+
+        assert status is not None
+        assert (status.running, status.waiting) == (1, 0)
+        assert status.slots["async"].used == 5  # its own, and four cells
+        assert status.groups["table:reviews"].running == 4
+        await running
 
     simulate(shop.app, main, runtime=SLOTS)
 

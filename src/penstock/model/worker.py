@@ -113,7 +113,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     plan: str | None = None  # of a daemon: the mark of the units that it has planned
     slots: dict[str, SlotUse] = {}  # by resource
     task_slots: dict[str, str] = {}  # task → the resource that its bodies run on; a bounded number
-    running: int = 0
+    running: int = 0  # jobs; tasks of their graphs count in slots and groups alone
     waiting: int = 0  # leased, and not started
     groups: dict[str, GroupUse] = {}  # a bounded number
     groups_total: int = 0

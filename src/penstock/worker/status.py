@@ -160,7 +160,7 @@ class StatusRow(WorkerObserver):
                 if resource != SUBMISSION
             },
             task_slots=self._task_slots,
-            running=sum(running.values()),
+            running=core.executor.occupied,
             waiting=len(window),
             groups=_group_uses(ledger, queue),
             groups_total=len({*running, *queue.groups()}),
