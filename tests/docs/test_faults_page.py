@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from tests.faults import catalogue
 from tests.faults.catalogue import CATALOGUE, DUE, PAGE, Fault
-from tools.faults_page import Result, page, read_results
+from tools.faults_page import Result, page, passed_on, read_results
 
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -96,3 +96,16 @@ def test_a_test_of_which_some_cases_are_skipped_is_not_called_passed() -> None:
 
     assert result.text() == "passed, partly skipped: needs root"
     assert result.word == "skipped"
+
+
+def test_what_has_passed_before_keeps_its_date() -> None:
+    faults, tests = [Fault("F01", "what")], {"F01": ["tests/t.py::test_f01_a", "tests/t.py::b"]}
+    before = page(faults, tests, {one: Result(passed=1) for one in tests["F01"]}, "2000-01-01")
+    kept = passed_on(before)
+    del kept["tests/t.py::b"]
+
+    after = page(faults, tests, {"tests/t.py::b": Result(failed=1)}, "2000-01-02", kept)
+
+    assert "`tests/t.py::test_f01_a` |  | 2000-01-01 | passed |" in after
+    assert "`tests/t.py::b` |  | 2000-01-02 | **failed** (1 of 1) |" in after
+    assert set(passed_on(after)) == {"tests/t.py::test_f01_a"}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import SchemaTooNew, StoreCorrupt, StoreError
 from penstock.model.job import JobId, JobState, WorkerId
@@ -294,17 +295,14 @@ def test_f26_damage_that_appears_while_a_worker_runs_ends_it_with_one_sentence(
     assert run.process.returncode != -signal.SIGKILL
 
 
-HIDE = "delete from sqlite_schema where name = 'jobs_ready'"
-
-
-def with_a_stale_index(path: Path, change: str) -> None:
-    """Change rows behind the back of the index of ready jobs, as swapped pages do."""
+def with_a_stale_index(path: Path, change: str, index: str = "jobs_ready") -> None:
+    """Change rows behind the back of an index, as swapped pages do."""
     with closing(apsw.Connection(str(path))) as connection:
         kept = connection.execute(
-            "select type, name, tbl_name, rootpage, sql from sqlite_schema where name='jobs_ready'"
+            "select type, name, tbl_name, rootpage, sql from sqlite_schema where name = ?", (index,)
         ).fetchall()
         connection.execute("pragma writable_schema = on")
-        connection.execute(HIDE)
+        connection.execute("delete from sqlite_schema where name = ?", (index,))
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute(change)
     with closing(apsw.Connection(str(path))) as connection:
@@ -323,3 +321,47 @@ def test_f26_a_job_that_is_ready_by_its_index_alone_is_not_run_again(path: Path)
 
     assert "jobs_ready" in str(told.value)
     assert "penstock restore FILE" in str(told.value)
+
+
+#: An index that leases rest on → what rows become before it is hidden, and what they become then.
+FIRST = """select id from jobs where lane_id = lanes.id and row_state = 2
+    order by priority desc, available_at, id limit 1"""
+HIDDEN = {
+    "lanes_ready": ("update lanes set head_id = null", f"update lanes set head_id = ({FIRST})"),
+    "jobs_due": (
+        "update jobs set row_state = 7 where row_state = 1",
+        "update jobs set row_state = 1 where row_state = 7",
+    ),
+    "jobs_suspect": (
+        "update lanes set head_id = null",
+        "update jobs set row_state = 3 where row_state = 2",
+    ),
+    "jobs_ready": (
+        "update jobs set row_state = 7 where row_state = 2",
+        "update jobs set row_state = 2 where row_state = 7",
+    ),
+}
+
+
+@pytest.mark.parametrize("index", HIDDEN)
+def test_f26_a_drain_that_would_wait_for_ever_for_jobs_that_no_index_finds_ends(
+    tmp_path: Path, index: str
+) -> None:
+    path = world.project(tmp_path)
+    delay = 0.1 if index == "jobs_due" else 0.0
+    with closing(world.open_store(path)) as store:
+        jobs = world.new_jobs(20, prefix="j", task="work", payload='{"n":1}')
+        store.enqueue([replace(job, delay_seconds=delay) for job in jobs]).result()
+    before, after = HIDDEN[index]
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute(before)
+    with_a_stale_index(path, after, index)
+
+    ended = world.penstock(tmp_path, "queue", "run", "--drain")
+
+    assert ended.returncode == 1, ended
+    assert "Traceback" not in ended.stderr
+    last = ended.stderr.strip().splitlines()[-1]
+    world.one_sentence(last, path)
+    assert index in last
+    assert "penstock restore FILE" in last

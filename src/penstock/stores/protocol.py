@@ -609,6 +609,14 @@ class JobStore(Protocol):
 
     def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]: ...
 
+    def check_ready(self) -> Reply[None]:
+        """Compare what could be leased with the indexes by which leases find it.
+
+        StoreCorrupt if they differ: a worker would wait for ever. It reads the state of every job,
+        in one snapshot and outside of the writer's turn; a server answers for its own indexes.
+        """
+        ...
+
     def check(self) -> Reply[list[str]]:
         """Every broken invariant of seam.md, as sentences. Scans everything: for tests."""
         ...

@@ -47,6 +47,7 @@ LOOK_SECONDS = 0.2  # between two questions whether anything is left
 LOOK_SECONDS_MAX = 1.0  # the same while nobody runs anything
 LOOK_AT_MAX = 1_000  # jobs whose last errors are read
 LOOK_AT_SECONDS = 30.0  # between two such readings
+CHECK_SECONDS = 60.0  # between two checks that indexes find what is left: each reads every job
 WAITS = "Looking for what is left has to wait"
 
 #: Units of schedules never end, and builds wait for their own jobs. By name, since the tasks may be
@@ -101,6 +102,8 @@ class Drain:
         }
         self._counts_ticks = bool(self._recurring)  # schedules run here, and may go on
         self._waiting_since: float | None = None
+        self._is_checked = False  # that the store finds what is left, since something ended
+        self._checked_at = -inf
         self._read_errors_at = -inf
         self.outlook: Outlook | None = None  # as it was last seen
         self.finished = False
@@ -119,6 +122,7 @@ class Drain:
     def ended(self, attempt: Attempt) -> None:
         """Whoever waits to look again need not wait longer."""
         if attempt.job.task not in self._recurring:
+            self._is_checked = False
             self._look_again.set()
 
     def look_if_idle(self, worker: WorkerId) -> None:
@@ -262,6 +266,11 @@ class Drain:
             self._waiting_since = now
         if now - self._waiting_since < SAY_AFTER_SECONDS and not outlook.paused:
             return
+        if not self._is_checked and now - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = now
+            with contextlib.suppress(*TRANSIENT):
+                await self._store.check_ready()  # a damaged file could let it wait for ever
+                self._is_checked = True
         self._lease_loop.wait_log.say(self._reason(outlook, jobs))
         if now - self._waiting_since >= LOOK_AT_SECONDS:
             await self._tell_unreachable(jobs, now)

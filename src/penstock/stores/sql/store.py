@@ -399,6 +399,9 @@ class SqlStore(ABC):
     def outlook(self, worker: WorkerId, run_id: str) -> Reply[Outlook]:
         return self._read(lambda: self._reader.outlook(worker, run_id, self._times()[1], self._own))
 
+    def check_ready(self) -> Reply[None]:
+        return self._read(self._reader.check_ready)
+
     def check(self) -> Reply[list[str]]:
         return self._read(self._reader.check)
 

@@ -310,6 +310,9 @@ class SqlReader(Statements):
     def caps(self) -> dict[str, int]:
         return dict(self.array("all_caps"))
 
+    def check_ready(self) -> None:
+        """StoreCorrupt if indexes miss what could be leased; a server answers for its own."""
+
     def check(self) -> list[str]:
         """Every broken invariant, as sentences."""
         broken = [

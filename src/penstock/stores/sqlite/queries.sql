@@ -2021,6 +2021,27 @@ where (state in ('ended', 'abandoned')) <> (ended_at is not null)
 union all
 select 'Plan ' || id || ' is running, but never began' from plans where state = 'running' and begun_at is null
 
+-- check_ready --
+-- Indexes in which a lease would not find what is there: rows that are ready, due or suspect, and lanes with a head.
+select case row_state when 1 then 'jobs_due' when 2 then 'jobs_ready' else 'jobs_suspect' end from jobs not indexed
+where row_state in (1, 2, 3) and not case row_state
+    when 1 then exists (
+        select 1 from jobs as found indexed by jobs_due
+        where found.row_state = 1 and found.available_at = jobs.available_at and found.id = jobs.id
+    )
+    when 2 then exists (
+        select 1 from jobs as found indexed by jobs_ready where found.row_state = 2 and found.lane_id = jobs.lane_id
+            and found.priority = jobs.priority and found.available_at = jobs.available_at and found.id = jobs.id
+    )
+    else exists (select 1 from jobs as found indexed by jobs_suspect where found.row_state = 3 and found.id = jobs.id)
+end
+union
+select 'lanes_ready' from lanes not indexed where head_id is not null and parked_on is null and not exists (
+    select 1 from lanes as found indexed by lanes_ready where found.head_id is not null and found.parked_on is null
+        and found.app = lanes.app and found.grp = lanes.grp and found.head_priority is lanes.head_priority
+        and found.head_at is lanes.head_at and found.head_id = lanes.head_id and found.id = lanes.id
+)
+
 -- check_file --
 -- The quick integrity check of the file.
 pragma quick_check(10)

@@ -26,6 +26,7 @@ from penstock.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
     as_damage,
     as_store_error,
+    corrupt,
     disconnect,
     mapped_errors,
     snapshot,
@@ -148,6 +149,12 @@ class SqliteReader(SqlReader):
             except apsw.Error as error:
                 doing = "reading the store"
                 raise as_store_error(error, self._path, doing, self._connection) from error
+
+    def check_ready(self) -> None:
+        """StoreCorrupt if indexes do not find what could be leased."""
+        missing = ", ".join(str(index) for (index,) in self.rows("check_ready"))
+        if missing:
+            raise corrupt(self._path, f"jobs that are there are missing in the index {missing}")
 
     def array(self, query: str, *parameters: object) -> list[Any]:
         return _decode_any(self.value(query, *parameters))  # type: ignore[no-any-return]

@@ -68,6 +68,11 @@ class SqliteTransaction(Transaction):
             raise ImpossibleRows(f"{len(jobs) - marked} jobs of the index jobs_ready are not ready")
         self.touch_all(job.lane_id for job in jobs)
 
+    def ran_short(self, lane_ids: Sequence[int]) -> bool:
+        if lane_ids:  # their heads are always their first ready jobs
+            raise ImpossibleRows("lanes have ready jobs that the index jobs_ready does not have")
+        return False
+
     def take_suspects(self, job_ids: Sequence[int], no: int) -> list[LeasedJob]:
         jobs = _decode_jobs(self.value("take_suspects", as_json(job_ids)))
         self.run("mark_solo", as_json(job_ids), no, self.now)
