@@ -168,8 +168,10 @@ def test_the_argument_of_older_tools_is_answered_with_ours(app: Penstock) -> Non
         app.run(max_workers=4)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"write thread_slots=N"):
         app.build(start="2024-01-01", end="2024-01-02", max_workers=4)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="'workers'"):
+    with pytest.raises(UsageError, match="has no workers=; here it is slots="):
         app.run(workers=4)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'wings'"):
+        app.run(wings=4)  # type: ignore[arg-type]
 
 
 def test_a_cancelled_run_stops_gracefully_and_gives_everything_back(app: Penstock) -> None:

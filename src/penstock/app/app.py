@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
+from penstock.app import other_names
 from penstock.app.registry import Registry
 from penstock.clock import Duration, SystemClock, is_duration, to_micros, to_seconds
 from penstock.definitions.dataset import Dataset, DatasetDecorator, Moment
@@ -160,6 +161,7 @@ class Penstock:
         reply_body_bytes_max: int | None = None,
         reply_header_bytes_max: int | None = None,
         classify: ReplyClassifier | None = None,
+        **others: Never,
     ) -> Provider:
         """Define a rate-limited service. Settings (`[providers.NAME]`) override what is said here.
 
@@ -180,10 +182,10 @@ class Penstock:
             redirects: those that are followed: "same-origin" (the default), "none", or "any".
             models: caps and prices of single ones, such as `{"gpt-5": {"rpm": 5000}}`.
             reply_deadline_seconds: from the permit to the end of a reply's body.
-            reply_body_bytes_max: of a reply's body, on the wire and decoded.
-            reply_header_bytes_max: of all headers of a reply.
+            reply_body_bytes_max: of a body, on the wire and decoded; header: of all headers.
             classify: says what a reply really is ("rate_limited", …); None: its status says it.
         """
+        other_names.refuse("app.provider", others, other_names.PROVIDER)
         deadline = reply_deadline_seconds
         options = ProviderOptions(
             base_url=base_url,
@@ -205,8 +207,7 @@ class Penstock:
             models=models_of(name, models or {}),
             classify=classify,
         )
-        provider = Provider(name, options)
-        self.registry.add_provider(provider)
+        self.registry.add_provider(provider := Provider(name, options))
         return provider
 
     def task(
@@ -225,6 +226,7 @@ class Penstock:
         metadata: MetadataSource | None = None,
         retry: Retry | None = None,
         key: str | None = None,
+        **others: Never,
     ) -> TaskDecorator:
         """Make a function a task. A task is an `async def` (on the loop) or a `def` (in a thread).
 
@@ -245,6 +247,7 @@ class Penstock:
             key: how a job is called that is enqueued without a key: a text with arguments in it,
                 such as "doi:{doi}"; the task's name and a hash of the arguments otherwise.
         """
+        other_names.refuse("@app.task", others, other_names.TASK)
         if function is not None:
             raise UsageError("Write @app.task() with parentheses.")
         options = TaskOptions(
@@ -692,6 +695,7 @@ class Penstock:
         group: str | None = None,
         *,
         connection: SyncConnection | None = None,
+        **others: Never,
     ) -> Enqueued:
         """Accept one job. When this returns, the job survives a crash, and power loss.
 
@@ -704,7 +708,10 @@ class Penstock:
             group: the unit of fairness; the task's otherwise.
             connection: a `psycopg.Connection` to the database that the store is in: the job is
                 enqueued in its transaction, and is there when that is committed.
+            others: none; a name of another tool is answered with ours.
         """
+        if others and isinstance(request, JobRequest):
+            other_names.refuse("app.enqueue", others, other_names.ENQUEUE)
         return self._queue.enqueue(
             _new_job(request, key=key, after=after, priority=priority, delay=delay, group=group),
             connection,
@@ -720,8 +727,10 @@ class Penstock:
         group: str | None = None,
         *,
         connection: AsyncConnection | None = None,
+        **others: Never,
     ) -> Enqueued:
         """The same on an event loop; the connection is a `psycopg.AsyncConnection`."""
+        other_names.refuse("app.enqueue_async", others, other_names.ENQUEUE)
         job = _new_job(request, key=key, after=after, priority=priority, delay=delay, group=group)
         return await (await self._queue_async()).enqueue_async(job, connection)
 
@@ -897,7 +906,7 @@ class Penstock:
             others: none; a name of another tool is answered with ours.
         """
         runner, flags = self.runner, _slot_flags(slots, thread_slots, process_slots, others)
-        _refuse(others)
+        other_names.refuse("app.run", others, other_names.RUN)
         return runner.wait(
             lambda: runner.run(
                 daemon=daemon,
@@ -926,7 +935,7 @@ class Penstock:
         Cancelling it stops it gracefully, within `runtime.grace_seconds`; a second time at once.
         """
         flags = _slot_flags(slots, thread_slots, process_slots, others)
-        _refuse(others)
+        other_names.refuse("app.run", others, other_names.RUN)
         runner = await self.runner_async()
         return await runner.run(
             daemon=daemon,
@@ -1019,11 +1028,6 @@ def _slot_flags(
             "slots=N for tasks of all kinds."
         )
     return {"--slots": slots, "--threads": thread_slots, "--process-slots": process_slots}
-
-
-def _refuse(others: Mapping[str, object]) -> None:
-    if others:
-        raise TypeError(f"A run has no argument {min(others)!r}.")
 
 
 def _new_jobs(requests: Iterable[JobRequest[Any]]) -> Iterator[NewJob]:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from penstock.app.queue import Queue
 from penstock.clock import Clock, Duration, SystemClock, blocking_sleep, to_micros, to_seconds
+from penstock.definitions.request import Enqueued, JobRequest, to_new_job
 from penstock.errors import UnknownJob, UsageError
 from penstock.model.job import Job, JobId
 from penstock.model.views import FIRST_END, EndMark, ResultPage
@@ -29,10 +30,12 @@ class Results:
 
     def job(self, key: str) -> Job:
         """The job of a key; UnknownJob."""
+        _refuse_other(key)
         return self._known(key, self._queue.store.job(key).result())
 
     async def job_async(self, key: str) -> Job:
         """The same on an event loop."""
+        _refuse_other(key)
         return self._known(key, await (await self._queue.store_async()).job(key))
 
     def _known(self, key: str, job: Job | None) -> Job:
@@ -91,6 +94,17 @@ class Results:
             for row in page.rows:
                 yield row.key, row.result
             mark, more = page.last, page.more
+
+
+def _refuse_other(key: object) -> None:
+    """Raise if this is no key, as somebody without a type checker may have written."""
+    if isinstance(key, JobRequest | Enqueued):
+        known = to_new_job(key).key if isinstance(key, JobRequest) else key.key
+        raise UsageError(
+            f"A job is asked for by its key, got {type(key).__name__}; write {known!r}."
+        )
+    if not isinstance(key, str):
+        raise UsageError(f"A key is text, got {key!r:.100}; write {str(key)!r:.100}.")
 
 
 def _page(store: Store, task: str, after: EndMark) -> ResultPage:

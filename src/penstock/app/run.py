@@ -30,7 +30,7 @@ from penstock.builds.build import Build, EmbeddedBuild
 from penstock.builds.changed_code import ChangedCode
 from penstock.builds.locks import LockHeartbeat, LockHolder
 from penstock.clock import SystemClock, to_micros
-from penstock.config.find_app import import_path_of
+from penstock.config.find_app import import_path_of, refuse_import
 from penstock.config.load import LoadedSettings
 from penstock.definitions.dataset import Dataset, Moment
 from penstock.definitions.task import PROCESS, Task
@@ -71,6 +71,7 @@ class Runner:
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do it on an event loop of its own; UsageError if this thread runs one already."""
+        refuse_import("app.run() or app.build()")
         refuse_running_loop()
         with embedded.tuned():
             return run_on_new_loop(work())

@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.commands import queue
 from penstock.cli.lazy_command import CommandTable, Invocation, LazyGroup, import_typed
 from penstock.cli.other_tools import own_command, own_option
 from penstock.errors import PenstockError, UsageError
@@ -38,6 +37,12 @@ EXIT_INTERRUPTED = 130
 
 #: Global options may stand anywhere; those with True take a value.
 _GLOBAL_OPTIONS = {"--debug": False, "--log-level": True, "--log-format": True}
+_THEIR_WORDS = (
+    ("Input should be a valid integer, unable to parse string as an integer", "a whole number"),
+    ("Input should be greater than or equal to", "at least"),
+    ("Input should be less than or equal to", "at most"),
+    ("Value error, ", ""),
+)
 _NO_COMMAND = re.compile(r"No such command '([^']+)'")
 _TYPER_USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer exports only this descendant of it
 
@@ -237,8 +242,15 @@ def _print_usage_error(error: Exception) -> None:
     if "\n" in message:  # no command was given: the message is the help
         warn(message)
         return
-    said = _own_name(error, context) or one_line(message)
+    said = _own_name(error, context) or one_line(_plain(message))
     warn_sentence(f"{said}{'' if said.endswith(('.', '?')) else '.'} See '{command} --help'.")
+
+
+def _plain(message: str) -> str:
+    """What a parser says of a value, in our words."""
+    for theirs, ours in _THEIR_WORDS:
+        message = message.replace(theirs, ours)
+    return message
 
 
 def _own_name(error: Exception, context: typer.Context | None) -> str | None:
@@ -253,6 +265,8 @@ def _own_name(error: Exception, context: typer.Context | None) -> str | None:
     found = _NO_COMMAND.match(str(error))
     if found is None:
         return None
+    from penstock.cli.commands import queue
+
     below = context.command_path.partition(" ")[2]
     own = own_command(found[1], below, queue.COMMANDS)
     return (

@@ -8,12 +8,14 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from penstock.config.trust import is_app_of, reason_for_distrust, refuse_untrusted
-from penstock.errors import AppNotFound
+from penstock.errors import AppNotFound, UsageError
 
 DEFAULT_FILE = "pipeline.py"
 
@@ -25,6 +27,28 @@ _INSTALLED = ("site-packages", "dist-packages")
 _RARELY_MEANT = frozenset(("test",))
 
 T = TypeVar("T")
+
+
+_imports = 0  # of apps that are under way
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    global _imports
+    _imports += 1
+    try:
+        yield
+    finally:
+        _imports -= 1
+
+
+def refuse_import(call: str) -> None:
+    """Raise if an app is being imported by one of our processes: it would do the same in each."""
+    if _imports:
+        raise UsageError(
+            f"The app calls {call} while it is imported. Put the call below "
+            '`if __name__ == "__main__":`, so that it is made only where the file is run.'
+        )
 
 
 def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
@@ -42,6 +66,12 @@ def find_app(name: str | None, folder: Path, kind: type[T]) -> T:
     if name.endswith(".py"):
         return _only(_import_file(folder / name), name, kind)
     module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").replace("/", ".")
+        raise AppNotFound(
+            f"The app {name!r} is a file with an attribute; write {module_name!r}, or "
+            f"{f'{dotted}:{attribute}'!r} where the file defines several."
+        )
     module = _import(module_name, name)
     if not attribute:
         return _only(module, name, kind)
@@ -89,7 +119,8 @@ def _import_file(path: Path) -> ModuleType:
     _make_importable(path.resolve().parent)
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        with _importing():
+            spec.loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(module_name, None)
         raise _broken(str(path), error) from error
@@ -98,7 +129,8 @@ def _import_file(path: Path) -> ModuleType:
 
 def _import(module_name: str, name: str) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        with _importing():
+            return importlib.import_module(module_name)
     except BaseException as error:
         raise _broken(name, error) from error
 

@@ -43,6 +43,11 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: What other tools call to enqueue a job.
+_METHODS_ELSEWHERE = frozenset(
+    ("apply", "apply_async", "defer", "delay", "enqueue", "kiq", "queue", "s", "send", "submit")
+)
+
 #: Where a body runs: on the loop, in a thread, in another process. Each is a resource of its own.
 ASYNC, THREAD, PROCESS = "async", "thread", "process"
 CONFIGURED: Any = object()  # timeout not given: as configured
@@ -462,6 +467,14 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    if not typing.TYPE_CHECKING:  # else every name would be one of ours
+
+        def __getattr__(self, name: str) -> typing.NoReturn:
+            hint = ""
+            if name in _METHODS_ELSEWHERE:
+                hint = f"; write app.enqueue({self.name}.job(...))"
+            raise AttributeError(f"A task has no attribute {name!r}{hint}.")
 
     def __call__(
         self,

@@ -29,6 +29,18 @@ from penstock.planning.zones import END, find_change, find_zone, local_at, next_
 CRON_LENGTH_MAX = 200  # characters
 SHOWN_MAX = 80  # characters of an expression in a sentence
 
+#: What other tools understand, with @ or without.
+_ALIASES = {
+    "annually": "0 0 1 1 *",
+    "daily": "0 0 * * *",
+    "hourly": "0 * * * *",
+    "midnight": "0 0 * * *",
+    "minutely": "1m",
+    "monthly": "0 0 1 * *",
+    "weekly": "0 0 * * 0",
+    "yearly": "0 0 1 1 *",
+}
+
 _FIELDS = "minute hour day-of-month month day-of-week"
 _LOOKED_FROM = datetime(2000, 1, 1)  # an expression that has no date in 50 years from here has none
 
@@ -49,6 +61,8 @@ def read_cron(expression: str) -> tuple[str, CronSim]:
     given: object = expression  # whatever a user without a type checker wrote
     fields = expression.split() if isinstance(given, str) else []
     shown = expression[:SHOWN_MAX] if isinstance(given, str) else given
+    if isinstance(given, str) and (meant := _ALIASES.get(given.lower().removeprefix("@"))):
+        raise UsageError(f"{given!r} is no interval and no cron expression here; write {meant!r}.")
     if len(fields) != 5 or len(expression) > CRON_LENGTH_MAX:
         raise UsageError(
             f"The cron expression {shown!r} must have five fields ({_FIELDS}), such as "

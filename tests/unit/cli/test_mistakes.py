@@ -32,6 +32,7 @@ class Mistake:
     works: bool = False  # the first command that it names is typed, and has to succeed
 
 
+OLD = ('queue enqueue visit a \'{"host": "h"}\'',)
 OTHER_NAMES = [
     Mistake("queue run --workers 4", "There is no option --workers; here it is --processes."),
     Mistake("queue run pipeline.py -c 4", "There is no option -c; here it is --slots."),
@@ -59,6 +60,93 @@ JOBS = [
         'queue enqueue visit \'{"host": "example.org"}\'',
         'The key is missing: {"host": "example.org"} is what the task is given.',
         works=True,
+    ),
+    Mistake("queue enqueue visit k '{host: 1}'", "The payload is refused: not JSON at column 2"),
+    Mistake("queue enqueue visit k '[1]'", "The payload must be a JSON object of the task's"),
+    Mistake(
+        "queue enqueue visit k '{\"hots\": 1}'", "Task 'visit' has no argument 'hots'; it takes"
+    ),
+    Mistake(
+        "queue enqueue visit k '{\"host\": 1}'", "Task 'visit', argument 'host': expected `str`"
+    ),
+    Mistake("queue enqueue visti k", "No task named 'visti' is registered", "closest: 'visit'"),
+    Mistake("queue enqueue broken 'a\tb'", "A key cannot hold control characters: 'a\\tb'."),
+    Mistake("queue enqueue broken ''", "A key has 1 to 512 characters; got 0."),
+    Mistake(
+        "queue enqueue broken k --after x", "Job 'x' does not exist, but job 'k' is to run after"
+    ),
+    Mistake("queue enqueue broken k --delay 5min", "--delay must be a number of seconds or a text"),
+    Mistake("queue import jobs.jsonl", "The file 'jobs.jsonl' cannot be read: No such file"),
+    Mistake(
+        "queue import jobs.csv",
+        "The file 'jobs.csv' looks like CSV",
+        files={"jobs.csv": "id,host\na,h\n"},
+    ),
+    Mistake("queue run --max-jobs 0", "Invalid value for '--max-jobs': at least 1."),
+    Mistake("queue run --slots many", "Invalid value for '--slots': a whole number."),
+    Mistake("queue run --limit host", "--limit must be DIMENSION=NAME:N, such as resolver="),
+    Mistake("queue purge --older-than soon --yes", "--older-than must be a number of seconds or a"),
+    Mistake("queue limit host 3", "A limit key is dimension:value, such as host:example.org;"),
+    Mistake(
+        "--log-level loud queue stats", "Invalid value for '--log-level': 'loud' is not one of"
+    ),
+    Mistake("results visit --to xlsx", "Invalid value for '--to': 'xlsx' is not one of 'jsonl'"),
+    Mistake(
+        "queue rerun a",
+        "Job 'a' is queued, it has not ended: 'penstock why a' says",
+        before=OLD,
+        code=1,
+    ),
+    Mistake("queue retry a", "Job 'a' is", before=OLD, code=1),
+]
+APPS = [
+    Mistake(
+        "queue run visits.py:app",
+        "The app 'visits.py:app' is a file with an attribute;",
+        "'visits.py'",
+    ),
+    Mistake("queue run nofile.py", "The app file '", "nofile.py' does not exist. Name another"),
+    Mistake("queue run visits", "'visits' is not an app; name a file such as pipeline.py"),
+    Mistake(
+        "queue list",
+        "The app calls app.run() or app.build() while it is imported. Put the call below",
+        files={
+            "pipeline.py": "from penstock import Penstock\n"
+            "app = Penstock('x')\napp.run(drain=True)\n"
+        },
+    ),
+    Mistake(
+        "queue list",
+        "The app '",
+        "has a syntax error in line 2: '(' was never closed. Correct it there.",
+        {"pipeline.py": "from penstock import Penstock\napp = Penstock('x'\n"},
+    ),
+    Mistake(
+        "queue list",
+        "The app '",
+        "ModuleNotFoundError: No module named 'nosuch' (pipeline.py, line 1). Fix it there;",
+        {"pipeline.py": "import nosuch\n"},
+    ),
+    Mistake(
+        "queue list",
+        "The app 'pipeline.py' defines no Penstock object. Write `app = Penstock('name')` in it.",
+        files={"pipeline.py": "x = 1\n"},
+    ),
+    Mistake(
+        "queue list",
+        "The app 'pipeline.py' defines several Penstock objects: a, b. Name one as",
+        files={"pipeline.py": "from penstock import Penstock as P\na, b = P('a'), P('b')\n"},
+    ),
+    Mistake("queue list --store jobs.db", "The store 'jobs.db' is not known; write sqlite:///path"),
+    Mistake("queue list --store redis://localhost", "The store 'redis://localhost' is not known;"),
+    Mistake("queue list --store sqlite:///", "The store 'sqlite:///' names no file; write"),
+    Mistake("queue list", "There is no store sqlite:///.penstock/shop.db yet. Enqueue a job first"),
+    Mistake(
+        "queue list --store sqlite:///junk.db",
+        "The store '",
+        "/junk.db' is not a sound database (file is not a database);",
+        {"junk.db": "not a database"},
+        code=1,
     ),
 ]
 RENAMED = """
@@ -92,10 +180,10 @@ SETTINGS = [
         },
     ),
 ]
-MISTAKES = [*OTHER_NAMES, *JOBS, *PLACES, *SETTINGS]
+MISTAKES = [*OTHER_NAMES, *JOBS, *APPS, *PLACES, *SETTINGS]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.typed)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.typed.replace("/", "|"))
 def test_a_mistake_is_answered_with_its_cause_and_a_remedy(
     mistake: Mistake, project: Path, command: Command
 ) -> None:

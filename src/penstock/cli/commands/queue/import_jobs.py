@@ -464,6 +464,11 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     except OSError as error:
         raise UsageError(f"{_named(file)} cannot be read: {error.strerror}.") from None
     with stream:
+        if file.lower().endswith((".csv", ".tsv")):
+            raise UsageError(
+                f"{_named(file)} looks like {file[-3:].upper()}, and jobs come as JSON Lines: one "
+                'object a line, such as {"id": "a", "name": "x"}. Convert it first.'
+            )
         yield stream
 
 
