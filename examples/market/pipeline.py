@@ -54,6 +54,9 @@ def report(
     return {month: _report(month, volatility.of(month), prices.of(month)) for month in at}
 
 
+app.keep_current(report, since="2024-01-01", every="30 18 * * 1-5", tz=NEW_YORK)
+
+
 def _report(month: datetime, volatility: Slices, prices: Slices) -> list[dict[str, Any]]:
     close = {row["symbol"]: row["close"] for row in prices.rows()}
     average = mean(close.values())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections import Counter
@@ -16,7 +17,7 @@ import pytest
 from tests.faults import build_oracle
 from tests.faults.build_oracle import DAYS, SLICES
 from tests.faults.build_project import BuildProject
-from tests.processes import children_of, kill_run
+from tests.processes import children_of, freeze, kill_run
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -145,6 +146,44 @@ def test_a_build_by_hand_takes_over_from_daemons_that_are_gone(project: BuildPro
     assert seen(project) >= set(KEPT)
     bodies = Counter(name for name, _ in project.bodies())
     assert all(bodies[name] == 1 for name in before)
+    complete(project)
+
+
+def test_f12_a_daemon_that_stood_still_changes_nothing_of_who_took_over(
+    project: BuildProject,
+) -> None:
+    project.say("hold", HELD)
+    daemon = project.start_daemon()
+    wait_until(lambda: begun(project, HELD) == 1)
+    stopped = [daemon.pid, *children_of(daemon.pid)]
+    freeze(stopped, project.folder / "built.db")
+    try:
+        by_hand = project.start("week", "alone")
+        wait_until(lambda: begun(project, HELD) == 2)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    project.say("hold", "")
+    assert project.ended(by_hand).code == 0
+    await_all(project)
+    stop(project, daemon)
+    complete(project)
+
+
+def test_a_supervisor_that_dies_alone_takes_nothing_of_the_plan_along(
+    project: BuildProject,
+) -> None:
+    project.say("hold", HELD)
+    daemon = project.start_daemon()
+    wait_until(lambda: begun(project, HELD) == 1)
+    daemon.kill()
+    done = seen(project)
+    project.say("hold", "")
+    again = project.start_daemon()
+    await_all(project)
+    stop(project, again)
+    bodies = Counter(name for name, _ in project.bodies())
+    assert all(bodies[name] == 1 for name in done)
     complete(project)
 
 

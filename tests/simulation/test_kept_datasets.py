@@ -16,11 +16,14 @@ from penstock.errors import UsageError
 from penstock.testing import harness
 from penstock.testing.harness import Harness
 
+SINCE = "2023-11-14T21:00:00Z"
+NOW = ("readings@20", "readings@21", "readings@22", "trend@21", "trend@22")
+
 
 class Weather:
     """`readings` every hour and the `trend` of the last two, kept current every ten minutes."""
 
-    def __init__(self, since: str = "2023-11-14T21:00:00Z", every: str = "10m") -> None:
+    def __init__(self, since: str = SINCE, every: str = "10m", *, eager: bool = False) -> None:
         self.app = app = Penstock("weather")
         self.built: list[str] = []
         self.failing: set[int] = set()  # hours
@@ -40,7 +43,7 @@ class Weather:
             self.built.append(f"trend@{at:%H}")
             return [{"degrees": sum(row["degrees"] for row in readings.rows())}]
 
-        app.keep_current(trend, since=since, every=every)
+        app.keep_current(trend, since=since, every=every, eager=eager)
 
     def take(self) -> list[str]:
         """What was built since the last look."""
@@ -99,6 +102,47 @@ def test_a_slice_that_fails_is_built_by_the_next_tick_and_holds_up_only_what_nee
         test.advance("10m")
         assert weather.take() == ["readings@21", "trend@21", "trend@22"]
         assert cursor(test)["failed"] == 0
+        check(test)
+
+
+def test_an_eager_plan_ends_by_itself_as_well() -> None:
+    weather = Weather(eager=True)
+    weather.failing = {22}
+    with harness(weather.app) as test:
+        test.advance("1m")
+        assert weather.take() == ["readings@20", "readings@21", "trend@21"]
+        weather.failing = set()
+        test.advance("10m")
+        assert weather.take() == ["readings@22", "trend@22"]
+        check(test)
+
+
+def test_two_schedules_that_share_datasets_take_turns() -> None:
+    weather = Weather()
+    weather.app.keep_current("readings", since=SINCE, every="30m", name="raw")
+    weather.seconds = 60.0
+    with harness(weather.app) as test:
+        test.advance("10m")
+        assert sorted({*weather.built}) == weather.take() == [*NOW]
+        units = {unit.key: unit for unit in test.store.units(None, "", 9).result()}
+        assert {*units} == {UNIT, "schedule:raw"}
+        assert all(unit.attempts == 0 for unit in units.values())
+        check(test)
+
+
+def test_datasets_built_by_hand_meanwhile_are_waited_for() -> None:
+    weather = Weather(every="30m")
+    with harness(weather.app) as test:
+        held = test.store.take_locks(["readings"], "run-by-hand", "", 60.0, []).result()
+        assert held.taken
+        test.advance("30s")
+        unit = test.store.unit(UNIT).result()
+        assert unit is not None
+        assert unit.last_error is not None
+        assert unit.last_error.message == "readings is being built by run-by-hand"
+        assert weather.take() == []
+        test.advance("5m")  # nobody has renewed those locks
+        assert weather.take() == [*NOW]
         check(test)
 
 
