@@ -21,6 +21,15 @@ from types import CellType, CodeType, FunctionType
 from penstock.definitions.dataset import constant_text
 
 _Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_UNCOUNTED = (
+    "annotation",
+    "ctx",
+    "decorator_list",
+    "kind",
+    "returns",
+    "type_comment",
+    "type_params",
+)
 _CONSTANTS = (bool, int, float, complex, str, bytes, frozenset)
 
 
@@ -41,7 +50,7 @@ def _texts(value: object, seen: set[int]) -> Iterator[str]:
         elif id(function.__code__) not in seen:
             seen.add(id(function.__code__))
             yield _source_text(function.__code__) or constant_text(function.__code__)
-            yield from _texts(_enclosed(function), seen)
+            yield from _texts((_enclosed(function), _state(value)), seen)
             for called in _called(function):
                 yield from _texts(called, seen)
     elif isinstance(value, tuple | list):
@@ -58,6 +67,15 @@ def _function_of(value: Callable[..., object]) -> FunctionType | None:
     if not isinstance(found, FunctionType) and not isinstance(found, type):
         found = type(found).__call__
     return found if isinstance(found, FunctionType) else None
+
+
+def _state(value: Callable[..., object]) -> tuple[object, ...]:
+    """What an object holds that can be called, or whose method it is."""
+    owner = getattr(value, "__self__", value)
+    if isinstance(owner, FunctionType | type) or hasattr(owner, "__wrapped__"):
+        return ()
+    held = getattr(owner, "__dict__", {})
+    return tuple(held[name] for name in sorted(held) if not name.startswith("__"))
 
 
 def _enclosed(function: FunctionType) -> tuple[object, ...]:
@@ -130,15 +148,29 @@ def _encloses(node: ast.Lambda, code: CodeType) -> bool:
     return first in begins and all(first <= begin and end <= last for begin, end in places)
 
 
-def _canonical(node: _Node) -> str:
-    copy = ast.parse(ast.unparse(node)).body[0]
-    for inner in ast.walk(copy):
-        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner.decorator_list, inner.returns = [], None
-            if ast.get_docstring(inner, clean=False) is not None:
-                inner.body = inner.body[1:] or [ast.Pass()]
-        if isinstance(inner, ast.arg):
-            inner.annotation = None
-    if isinstance(copy, ast.FunctionDef | ast.AsyncFunctionDef):
-        copy.name = "_"
-    return ast.unparse(copy)
+def _canonical(node: ast.AST, *, is_outermost: bool = True) -> str:
+    """A tree as text, without what does not count. Python's own form of it changes now and then."""
+    parts = []
+    for name, value in ast.iter_fields(node):
+        if value is None or value == [] or name in _UNCOUNTED or (is_outermost and name == "name"):
+            continue
+        if name == "body" and isinstance(value, list) and _has_docstring(node):
+            value = value[1:]
+        if isinstance(node, ast.JoinedStr):  # some Pythons put empty texts between its parts
+            value = [one for one in value if getattr(one, "value", None) != ""]
+        parts.append(f"{name}={_canonical_value(value)}")
+    return f"{type(node).__name__}({', '.join(parts)})"
+
+
+def _canonical_value(value: object) -> str:
+    if isinstance(value, ast.AST):
+        return _canonical(value, is_outermost=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_canonical_value, value))}]"
+    return f"{type(value).__name__} {value!a}"
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return ast.get_docstring(node, clean=False) is not None

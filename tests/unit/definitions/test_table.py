@@ -89,6 +89,15 @@ def test_needs_come_from_templates_parameters_and_code(app: Penstock, table: Tab
     assert (table.columns["embedding"].slot, table.columns["ranks"].slot) == ("async", "thread")
 
 
+def test_a_row_that_is_passed_on_beside_a_text_needs_no_column_of_that_name(table: Table) -> None:
+    def has(row: Any, name: str) -> bool:
+        return name in row
+
+    made = table.check("x", lambda row: has(row, "nothing") or any(row["review"] for _ in "a"))
+
+    assert made.needs == ("review",)
+
+
 def test_columns_are_ordered_by_what_they_need_and_not_by_where_they_stand(app: Penstock) -> None:
     table = app.table("late")
     table.expression("c", "{{ b }}{{ a }}")

@@ -109,6 +109,22 @@ def test_a_row_has_the_record_of_its_number_wherever_a_piece_begins(
     assert made.rows(first, size) == one_by_one
 
 
+def test_a_shuffled_piece_reads_no_records_but_its_own() -> None:
+    class Counted(list[int]):
+        taken = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            found = super().__getitem__(at)
+            self.taken += len(found)
+            return found
+
+    made = reader(range(10_000), order="shuffled")
+    counted = made._source._records = Counted(range(10_000))  # type: ignore[attr-defined]
+    made.rows(0, 64)
+
+    assert counted.taken == 64
+
+
 def test_an_extended_table_goes_on_where_the_cycle_was() -> None:
     made = reader(["a", "b", "c"])
 
