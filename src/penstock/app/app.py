@@ -669,6 +669,10 @@ class Penstock:
         """Where slices are kept; made if it is not there."""
         return self._queue.root(loaded)
 
+    def found_root(self, loaded: LoadedSettings) -> OutputRoot | None:
+        """The same; None if nothing was ever built there."""
+        return self._queue.found_root(loaded)
+
     def read_slices(
         self, dataset: Dataset[..., Any], start: Moment | None, end: Moment | None
     ) -> pyarrow.Table:

@@ -169,9 +169,9 @@ class Queue:
         """Where slices are kept; made if it is not there."""
         return self._root or new_root(loaded.settings, SystemIds())
 
-    def found_root(self) -> OutputRoot | None:
+    def found_root(self, loaded: LoadedSettings | None = None) -> OutputRoot | None:
         """The same; None if nothing was ever built."""
-        return self._root or found_root(self.load().settings)
+        return self._root or found_root((loaded or self.load()).settings)
 
     def committed(self, dataset: Dataset[..., Any]) -> CommittedSlices:
         """What readers may see of a dataset."""

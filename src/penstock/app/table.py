@@ -109,17 +109,21 @@ class AppTable(Table):
 
     def result(
         self,
-        rows: int,
+        rows: int | None = None,
         out: str | os.PathLike[str] | None = None,
         report: BuildReport | None = None,
     ) -> TableResult:
-        """What is there of the first so many rows."""
+        """What is there of the first so many rows; None: of all."""
         from penstock.tables.table_rows import TableRows
 
         app, dataset = self._app, self.dataset
         loaded = app.load(table_flags(out, None, None))
         found = TableRows(
-            slice_names(dataset.spec), dataset.schema, app.store, app.root(loaded), rows
+            slice_names(dataset.spec),
+            dataset.schema,
+            app.store,
+            app.found_root(loaded),
+            ROWS_MAX if rows is None else rows,
         )
         return TableResult(self, rows, found, report)
 
@@ -128,16 +132,16 @@ class TableResult:
     """The rows of a table that are there, and what they have cost."""
 
     def __init__(
-        self, table: AppTable, asked: int, found: TableRows, report: BuildReport | None
+        self, table: AppTable, asked: int | None, found: TableRows, report: BuildReport | None
     ) -> None:
         self.table = table
-        self.asked = asked
+        self.asked = asked  # None: whatever is there
         self.report = report  # of the run that made rows; None: none did
         self._found = found
         self._figures: TableFigures | None = None
 
     def __repr__(self) -> str:
-        return f"<TableResult of {self.table.name!r}: {self.made:,} of {self.asked:,} rows>"
+        return f"<TableResult of {self.table.name!r}: {self.made:,} rows>"
 
     @property
     def made(self) -> int:
@@ -148,6 +152,25 @@ class TableResult:
     def dropped(self) -> list[dict[str, Any]]:
         """The rows that were not made, each with `row`, `column`, `reason` and `values`."""
         return [*self._found.dropped()]
+
+    def each_dropped(self) -> Iterator[dict[str, Any]]:
+        """The same one by one."""
+        return self._found.dropped()
+
+    @property
+    def dropped_count(self) -> int:
+        """How many rows were not made, for good."""
+        return self._summed.dropped
+
+    @property
+    def missing(self) -> int:
+        """How many rows were asked for, and neither made nor dropped yet."""
+        return 0 if self.asked is None else max(0, self.asked - self._summed.asked)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all parts are there that were asked for."""
+        return not self.missing
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -179,6 +202,15 @@ class TableResult:
     def cells(self) -> Iterator[dict[str, Any]]:
         """The provenance of each cell."""
         return self._found.cells()
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The types of its columns."""
+        return self.table.dataset.schema.arrow
+
+    def tables(self) -> Iterator[pyarrow.Table]:
+        """All rows in order, as one Arrow table a row group."""
+        return self._found.tables()
 
     def to_arrow(self) -> pyarrow.Table:
         """All rows as an Arrow table."""

@@ -128,6 +128,7 @@ COMMANDS: CommandTable = {
     ),
     "config": ("penstock.cli.commands.config:commands", "Look at the settings."),
     "dataset": ("penstock.cli.commands.dataset:commands", "Look at what has been built."),
+    "table": ("penstock.cli.commands.table:commands", "Generate tables and look at them."),
 }
 
 

@@ -45,6 +45,7 @@ FLAGS: dict[str, SettingPath] = {
     "--threads": ("runtime", "thread_slots"),
     "--process-slots": ("runtime", "process_slots"),
     "--out": ("datasets", "root"),
+    "--limit-usd": ("budget", "run", "usd"),
     "--max-per-host": ("limits", "host", "*"),
 }
 LIMIT_FLAG = "--limit"

@@ -155,6 +155,11 @@ def version_of(built: str) -> str:
     return version if mark else built
 
 
+def root_of(built: str) -> str:
+    """The root in that."""
+    return built.rpartition("#")[2]
+
+
 def task_name(task: str) -> str:
     """A task as people know it: `dataset:prices` of `dataset:prices#ROOT`; others as they are."""
     return task.partition("#")[0] if task.startswith(SLICE) else task

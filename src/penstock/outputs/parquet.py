@@ -145,6 +145,14 @@ def write_rows(
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
+def write_tables(file: IO[bytes], schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write a Parquet file a table at a time; columns that one lacks are empty there."""
+    pa = arrow()
+    with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
 def decode_table(data: bytes) -> pa.Table:
     """The table in the bytes of a Parquet file."""
     pa = arrow()

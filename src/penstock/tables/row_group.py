@@ -7,6 +7,7 @@ part. It lends what it holds as a job to its own cells, so that it takes no room
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from penstock.definitions.context import Context
 from penstock.definitions.dataset import Dataset, SliceSource
 from penstock.definitions.table import Table
 from penstock.definitions.task import ASYNC, TaskOptions
-from penstock.errors import InternalError
+from penstock.errors import DatasetDamaged, InternalError
 from penstock.events.kinds import current as current_correlation
 from penstock.model.dataset import ROWS, SliceOutput
 from penstock.model.task import SUBMISSION
@@ -29,6 +30,8 @@ from penstock.tables.parts import OldPart, digests_of, write_part
 from penstock.tables.row_group_run import RowGroupResult, RowGroupRun, RowGroupSite, TableDefinition
 from penstock.tables.seeds import SeedReader
 from penstock.worker.graph_run import EarlyStop
+
+log = logging.getLogger("penstock.table")
 
 TABLE = "table"  # the dimension of the limit that counts the row groups of a table
 
@@ -124,7 +127,10 @@ class RowGroupTask(SliceTask):
         until = order.inputs.until
         if until is None:
             raise InternalError(f"Nobody has said how many rows {dataset!r} is to have.")
-        count = min(dataset.table.options.buffer_size, until - first)
+        size, replaced = dataset.table.options.buffer_size, order.inputs.old
+        count = min(size, until - first)
+        if replaced is not None and replaced.part is not None:  # rows that are there stay
+            count = max(count, min(size, replaced.part.asked))
         named = slice_names(dataset.spec)
         old = await self.site.aside(partial(self._old_part, order, named))
         kept = {}
@@ -166,7 +172,16 @@ class RowGroupTask(SliceTask):
         output = order.inputs.old
         if output is None or output.part is None:
             return None
-        return OldPart(self.site.root, named, output)
+        try:
+            return OldPart(self.site.root, named, output)
+        except DatasetDamaged as damaged:
+            log.info(
+                "What %r has kept of rows from %d on cannot be read, so they are made anew: %s",
+                self._own.name,
+                output.at,
+                damaged,
+            )
+            return None
 
     def _kept(self, old: OldPart, first: int, count: int) -> dict[str, dict[int, Any]]:
         rows: dict[int, dict[str, Any]] = {number: {} for number in range(first, first + count)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import DatasetDamaged, OutputFailed
-from penstock.model.dataset import SliceOutput
+from penstock.model.dataset import SliceOutput, root_of
 from penstock.model.table import ColumnFigures
 from penstock.outputs.parquet import arrow
 from penstock.outputs.paths import SliceNames
@@ -56,12 +56,13 @@ class TableRows:
         return f"<TableRows of {self._named.dataset!r}>"
 
     def parts(self) -> Iterator[SliceOutput]:
-        """The manifests of all parts."""
+        """The manifests of all parts that lie in the root."""
         start = 0
         while start < self._until:
             rows = self._store.manifests(self._named.dataset, start, self._until, PAGE).result()
             for row in rows.rows:
-                yield _output(row.document)
+                if self._root is None or root_of(row.built) == self._root.id:
+                    yield _output(row.document)
             if len(rows.rows) < PAGE:
                 return
             start = rows.rows[-1].at + 1

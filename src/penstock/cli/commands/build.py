@@ -84,7 +84,7 @@ def build(
     target = target_of(app, store, slots, threads, process_slots)
     run = spec_of(context, target, app, processes=processes, drain=False, build=spec)
     code, supervisor = supervise(run, target, Announcer(SystemClock()))
-    report = _ended(supervisor, target)
+    report = ended_report(supervisor, target)
     planned = supervisor.phases.planned
     if planned is None:
         return code  # it did not come that far; why was said
@@ -96,7 +96,8 @@ def build(
     return code if code or report.ok or report.stopped else 1
 
 
-def _ended(supervisor: Supervisor, target: Target) -> BuildReport | None:
+def ended_report(supervisor: Supervisor, target: Target) -> BuildReport | None:
+    """End the plan of a run; None if there is none, or somebody else has it."""
     plan_id = supervisor.phases.plan_id
     if plan_id is None:
         return None

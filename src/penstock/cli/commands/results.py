@@ -69,7 +69,7 @@ def results(
         if out is None:
             _print(export, form)
             return
-        with _replaced(out) as file:
+        with replaced(out) as file:
             _write(export, form, file)
         warn(f"Wrote {counted(export.count, 'result')} of {escaped(task)} to {escaped(str(out))}.")
 
@@ -206,8 +206,8 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 @contextmanager
-def _replaced(out: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of another once it is complete."""
+def replaced(out: Path, option: str = "--out") -> Iterator[IO[bytes]]:
+    """A file that takes the place of another once it is complete; an option names it."""
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         with part.open("xb") as file:
@@ -216,7 +216,7 @@ def _replaced(out: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise UsageError(
             f"{escaped(str(out))} cannot be written: {error.strerror or error}. Name another file "
-            "with --out."
+            f"with {option}."
         ) from None
     finally:
         part.unlink(missing_ok=True)
