@@ -253,3 +253,32 @@ def test_a_worker_that_stops_says_so() -> None:
         await run
 
     simulate(make_app(), main, **SLOTS)
+
+
+def test_jobs_that_tell_how_far_they_are_are_in_the_row() -> None:
+    app = Penstock("far")
+
+    @app.task()
+    async def counts(ctx: Context, to: int) -> None:
+        for n in range(to):
+            ctx.progress(n, to)
+            await asyncio.sleep(10)
+
+    @app.task()
+    async def silent(ctx: Context) -> None:
+        ctx.progress("half")  # type: ignore[arg-type]  # no number
+        await asyncio.sleep(20)
+
+    async def main(world: World) -> None:
+        world.enqueue("counts", "a", to=4)
+        world.enqueue("silent", "b")
+        worker = world.worker(drain=True)
+        running = world.start(worker)
+        await asyncio.sleep(12)
+        (told,) = status(world).progress
+        assert (told.key, told.progress.format()) == ("a", "1 of 4 (25%)")
+        await asyncio.sleep(10)
+        assert [one.progress.done for one in status(world).progress] == [2]
+        await running
+
+    simulate(app, main)

@@ -172,7 +172,7 @@ class Context:
         return self._upstream()
 
     def progress(self, done: float, total: float | None = None) -> None:
-        """Say how far the work is; `penstock why` and `queue show` tell it while it runs."""
+        """Say how far the work is: `why`, `queue show` and the live view tell it while it runs."""
         self._progress = (done, total)
 
     def admit(

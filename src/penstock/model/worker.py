@@ -27,6 +27,7 @@ TASKS_SHOWN = 100  # tasks of a document, by name
 CAPS_SHOWN = 100  # caps of a document; more are not told at all
 PROVIDERS_SHOWN = 50  # models of providers of a document, those with most requests first
 LINES_SHOWN = 20  # reasons to wait of a document, those with most tasks first
+PROGRESS_SHOWN = 5  # jobs of a document that tell how far they are
 FULL_SHOWN = 10  # full limits of a document
 OVERDUE_BEATS = 1.5  # without a renewal for so many beats nobody is there, most likely
 
@@ -98,6 +99,28 @@ class ProviderUse(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: float | None = None  # in flight when it was refused
 
 
+class WorkProgress(msgspec.Struct, frozen=True):
+    """How far a body is, as it says."""
+
+    done: float
+    total: float | None = None
+
+    def format(self) -> str:
+        """12 of 40 (30%); 12 if nobody knows of how many."""
+        if self.total is None:
+            return f"{self.done:,g}"
+        part = "" if not self.total > 0 else f" ({int(100 * self.done / self.total)}%)"
+        return f"{self.done:,g} of {self.total:,g}{part}"
+
+
+class JobProgress(msgspec.Struct, frozen=True):
+    """A running job that tells how far it is."""
+
+    key: str
+    started_at: int
+    progress: WorkProgress
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker at one moment."""
 
@@ -124,6 +147,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     full_limits: dict[str, int] = {}  # keyed limits that held jobs back lately → what they allow
     over_budget: dict[str, BudgetRefusal] = {}  # task → the budget that holds it back in this run
     closed_accounts: tuple[ClosedAccount, ...] = ()  # with the tasks that wait for them
+    progress: tuple[JobProgress, ...] = ()  # of jobs that tell it, those that began first
 
     def same(self, other: WorkerStatus) -> bool:
         """Whether nothing in it is new but its time."""
@@ -142,20 +166,6 @@ class LeasePhase(StrEnum):
     STOPPING = "stopping"  # it was told to stop, and its body goes on
     ENDED = "ended"  # its end is on the way to the store
     UNKNOWN = "unknown"  # this worker has no such lease
-
-
-class WorkProgress(msgspec.Struct, frozen=True):
-    """How far a body is, as it says."""
-
-    done: float
-    total: float | None = None
-
-    def format(self) -> str:
-        """12 of 40 (30%); 12 if nobody knows of how many."""
-        if self.total is None:
-            return f"{self.done:,g}"
-        part = "" if not self.total > 0 else f" ({int(100 * self.done / self.total)}%)"
-        return f"{self.done:,g} of {self.total:,g}{part}"
 
 
 class LeaseReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +223,7 @@ def _bounded(whole: WorkerStatus | LeaseReport, status: WorkerStatus) -> str:
             full_limits={},
             over_budget={},
             closed_accounts=(),
+            progress=(),
         )
         text = msgspec.json.encode(
             small

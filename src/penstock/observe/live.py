@@ -17,7 +17,14 @@ from penstock.model.schedule import UnitView
 from penstock.model.spending import ALL, Balance, Period
 from penstock.model.task import SUBMISSION
 from penstock.model.views import Outlook, Stats, WorkerView
-from penstock.model.worker import BlockedTasks, UnresponsiveWorker, WorkerStatus, read_status
+from penstock.model.worker import (
+    PROGRESS_SHOWN,
+    BlockedTasks,
+    JobProgress,
+    UnresponsiveWorker,
+    WorkerStatus,
+    read_status,
+)
 from penstock.observe.phrases import plan_facts, span
 from penstock.observe.providers import Binding, LiveLimit, provider_rows
 from penstock.sentences import counted
@@ -343,6 +350,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     money: Balance | None = None  # of all paid calls of the run
     units: Units | None = None  # of schedules, if there are any; jobs are in `work`
     build: BuildView | None = None  # a build's, then `work` is of its jobs; or a schedule's
+    progress: tuple[JobProgress, ...] = ()  # of running jobs that tell it, the first ones
 
 
 def run_snapshot(
@@ -399,6 +407,12 @@ def run_snapshot(
         money=total_balance(balances),
         units=units,
         build=build,
+        progress=tuple(
+            sorted(
+                (one for status in known.values() for one in status.progress),
+                key=lambda one: (one.started_at, one.key),
+            )[:PROGRESS_SHOWN]
+        ),
     )
 
 

@@ -22,9 +22,11 @@ from penstock.model.worker import (
     CAPS_SHOWN,
     GROUPS_SHOWN,
     LINES_SHOWN,
+    PROGRESS_SHOWN,
     TASKS_SHOWN,
     BlockedTasks,
     GroupUse,
+    JobProgress,
     LeasePhase,
     LeaseReport,
     SlotUse,
@@ -171,8 +173,20 @@ class StatusRow(WorkerObserver):
             full_limits=core.lease_loop.full.shown(),
             over_budget=dict(core.hold.refusals),
             closed_accounts=core.accounts.closed(),
+            progress=self._told_progress(),
         )
         return self._looked
+
+    def _told_progress(self) -> tuple[JobProgress, ...]:
+        """How far jobs are that tell it: a bounded number, those that began first."""
+        running = self._executor.running.values()
+        told = (attempt for attempt in running if attempt.context._progress is not None)
+        first = heapq.nsmallest(PROGRESS_SHOWN, told, key=lambda one: (one.started_at, one.job.id))
+        return tuple(
+            JobProgress(attempt.job.key, attempt.started_at, progress)
+            for attempt in first
+            if (progress := _progress_of(attempt)) is not None
+        )
 
     def _now(self) -> int:
         return round(self._clock.now() * MICROSECONDS)

@@ -419,6 +419,9 @@ def _special(snapshot: RunSnapshot, columns: int) -> list[list[Piece]]:
         head, *rest = snapshot.build.parts()
         parts = [Piece(head, Style.HEAD), *map(Piece, rest)]
         lines.append(fitting(parts, columns, GAP))
+    if snapshot.progress:
+        told = [Piece(f"{escaped(one.key)} {one.progress.format()}") for one in snapshot.progress]
+        lines.append(fitting(told, columns, GAP))
     return lines
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.cli.live.layout import KEYS_HELP, Style, coloured, compose, plain, width_of
 from penstock.model.job import JobState
+from penstock.model.worker import JobProgress, WorkProgress
 from penstock.observe.live import BuildView, ProviderLine, RunSnapshot, Units, UnitTroubles, Work
 from penstock.supervisor.display import Course
 from penstock.supervisor.protocol import Checking
@@ -191,6 +192,17 @@ def test_units_have_a_line_of_their_own() -> None:
     shown = plain(compose(sample_view(RunSnapshot(work=Work(), units=units)), 80, 12)).splitlines()
 
     assert "40 units of schedules · 3 ticking · 2 degraded · 1 late" in shown
+
+
+def test_jobs_that_tell_how_far_they_are_have_a_line() -> None:
+    told = (
+        JobProgress("page-1", 1, WorkProgress(120, 400)),
+        JobProgress("page\x1b-2", 2, WorkProgress(3)),
+    )
+
+    shown = plain(compose(sample_view(RunSnapshot(work=Work(), progress=told)), 80, 12))
+
+    assert "page-1 120 of 400 (30%) · page\\x1b-2 3" in shown.splitlines()
 
 
 def test_a_daemon_without_jobs_has_no_bar() -> None:
