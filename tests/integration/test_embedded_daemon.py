@@ -7,13 +7,14 @@ import asyncio
 import os
 import signal
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Context, Penstock, TickContext
+from penstock.calendars import Custom
 from penstock.errors import PreflightFailed
 from penstock.model.job import JobState
 from tests.waiting import wait_until
@@ -139,3 +140,32 @@ def test_cancelling_it_in_the_first_phase_ends_it(watched: Watched) -> None:
     finally:
         free.set()
     assert watched.bodies == 0
+
+
+def test_datasets_are_kept_current_inside_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Penstock("kept", store=f"sqlite:///{tmp_path}/kept.db")
+    moments = [datetime(2024, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+
+    @app.dataset(calendar=Custom(moments))
+    def days(ctx: Context, at: datetime) -> bytes:
+        return at.isoformat().encode()
+
+    app.keep_current(days, since="2024-01-02", every="1h")
+
+    async def run_until_built() -> None:
+        running = asyncio.create_task(app.run_async(daemon=True))
+        while app.store.open_plans().result() or len(days.files()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    try:
+        asyncio.run(asyncio.wait_for(run_until_built(), 240))
+        assert [path.parent.name[:10] for path in days.files()] == ["2024-01-02", "2024-01-03"]
+        assert app.store.locks().result() == []
+        assert app.store.check().result() == []
+    finally:
+        app.close()

@@ -11,8 +11,12 @@ import msgspec
 import pytest
 
 from penstock import Context, Penstock, Slices
+from penstock.builds import slice as slice_module
+from penstock.builds.report import end_kept_plan
 from penstock.calendars import Hourly
 from penstock.errors import UsageError
+from penstock.model.job import JobState
+from penstock.model.plan import PlanState
 from penstock.testing import harness
 from penstock.testing.harness import Harness
 
@@ -204,6 +208,45 @@ def test_a_plan_whose_last_step_was_cancelled_is_ended_by_the_next_tick() -> Non
         test.store.cancel([f"build:{plan.id}:end"]).result()
         test.advance("20m")
         assert "trend@22" in weather.take()
+        check(test)
+
+
+def test_an_end_that_dies_after_it_has_ended_its_plan_is_told_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deaths = iter([ConnectionResetError("the process is gone")])
+
+    async def dying(*given: Any) -> Any:
+        report = await end_kept_plan(*given)
+        for death in deaths:
+            raise death
+        return report
+
+    monkeypatch.setattr(slice_module, "end_kept_plan", dying)
+    weather = Weather()
+    with harness(weather.app) as test:
+        test.advance("5m")
+        assert next(deaths, None) is None
+        assert cursor(test)["slices"] == len(NOW)
+        assert test.store.stats().result().states[JobState.QUEUED] == 0
+        check(test)
+
+
+def test_the_next_tick_plans_a_new_version_and_gives_the_plan_of_the_old_one_up() -> None:
+    weather = Weather()
+    weather.seconds = 3600.0
+    with harness(weather.app) as test:
+        test.advance("1m")
+        (old,) = test.store.open_plans().result()
+        test.restart()
+        weather.app.datasets["readings"].version = "2"
+        test.advance("5m")  # whatever runs is of the old plan
+        weather.seconds = 0.0
+        test.advance("10m")
+        assert {*NOW} <= {*weather.take()}
+        plan = test.store.plan(old.id).result()
+        assert plan is not None
+        assert plan.state is PlanState.ABANDONED
         check(test)
 
 

@@ -132,7 +132,8 @@ class DatasetKeeper:
         locks = await self._retry.until_answered(WAITS, self._store.locks)
         holding = {lock.run_id for lock in locks if lock.alive}
         for plan in plans:
-            ours = keeper_of(plan.run_id) == self._schedule.name and plan.digest == build.digest
+            same = plan.digest == build.digest or plan.root != self._scope.root.id
+            ours = keeper_of(plan.run_id) == self._schedule.name and same
             if not ours or plan.state is not PlanState.RUNNING:
                 continue
             end = partial(self._store.job, PlanKeys(plan.id).end)
