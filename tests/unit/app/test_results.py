@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import Context, Penstock, Skip, finished
 from penstock.errors import (
@@ -21,7 +24,9 @@ from penstock.errors import (
     UnknownJob,
     UsageError,
 )
-from penstock.model.job import Edge
+from penstock.model.job import Edge, JobState, NewJob, WorkerId
+from penstock.model.lease import ConfiguredCaps, JobEnd, LeaseRequest, WorkerInfo
+from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing import Harness, harness
 
 
@@ -274,3 +279,31 @@ def test_waiting_for_a_result_ends_when_time_is_up(tmp_path: Any) -> None:
             double.result("four", timeout=0.05)
     finally:
         own.close()
+
+
+def test_results_are_streamed_with_flat_memory(tmp_path: Path) -> None:
+    """Twenty pages of results of 2 KB, of which no more than a few are in memory at a time."""
+    store = SqliteStore.open(tmp_path / "results.db", durability="normal")
+    worker, many, words = WorkerId("w"), 20_000, "x" * 2_000
+    store.register(
+        WorkerInfo(id=worker, run_id="r", host="h", pid=1, tasks=("wait",)), 1_000.0
+    ).result()
+    for start in range(0, many, 1_000):
+        jobs = [NewJob(key=f"{n}", task="wait", payload="{}", group="g") for n in range(1_000)]
+        store.enqueue([replace(job, key=f"{start}-{job.key}") for job in jobs]).result()
+        request = LeaseRequest(worker=worker, tasks=("wait",), limit=1_000, caps=ConfiguredCaps())
+        leased = store.lease(request).result().jobs
+        ends = [JobEnd(job, JobState.DONE, 1, 2, f'["{words}"]') for job in leased]
+        store.ack(worker, ends).result()
+    app.use_store(store)
+
+    tracemalloc.start()
+    try:
+        count = sum(len(result) for _, result in wait.results())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        app.close()
+
+    assert count == many
+    assert peak < 8 * 1024 * 1024  # all of them would be 40 MB
