@@ -78,7 +78,7 @@ def check_installed(what: str) -> None:
         verb = "is" if len(missing) == 1 else "are"
         raise UsageError(
             f"{what} needs {', '.join(missing)}, which {verb} not installed; install what "
-            "tables need with `pip install 'penstock[tables]'`."
+            f"tables need with 'pip install {' '.join(missing)}'."
         )
 
 

@@ -101,7 +101,7 @@ class JsonSchemaType:
         except ImportError:
             raise ConfigError(
                 "A JSON schema was given, and the package that checks it is not installed; "
-                "run `pip install 'penstock[tables]'`."
+                "run 'pip install jsonschema'."
             ) from None
         self.json_schema = dict(schema)
         kind: Any = validator_for(self.json_schema)

@@ -577,9 +577,7 @@ def test_a_table_and_a_dataset_cannot_share_a_folder(app: Penstock, table: Table
 def test_what_tables_need_is_asked_for_once(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.definitions.table.find_spec", lambda name: None)
 
-    with pytest.raises(
-        UsageError, match=r"jinja2, jsonschema, pyarrow, .*pip install 'penstock\[tables\]'"
-    ):
+    with pytest.raises(UsageError, match="'pip install jinja2 jsonschema pyarrow'"):
         app.table("reviews")
     assert "reviews" not in app.tables
 
