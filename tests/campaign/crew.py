@@ -48,7 +48,6 @@ class Run:
     name: str
     app: str
     process: subprocess.Popen[bytes]
-    began: float = field(default_factory=time.monotonic)
 
     @property
     def is_producer(self) -> bool:
