@@ -212,11 +212,12 @@ class Crew:
         self.line.tell(enough=True)
 
     def _freeze(self) -> None:
-        """Let a run stand still for longer than its lease, while the others go on."""
+        """Let a run stand still for longer than its lease, while another of its app goes on."""
         if self._freezes and not self._frozen and self.random.random() < 0.3:
-            run = self.random.choice(self._workers())
+            apps = [run.app for run in self._workers()]
+            run = self.random.choice([r for r in self._workers() if apps.count(r.app) > 1])
             before = time.monotonic()
-            seconds = LEASE_SECONDS + self.random.uniform(-3.0, 5.0)
+            seconds = LEASE_SECONDS + self.random.uniform(-1.0, 6.0)
             self._frozen.append(Frozen(run, run.freeze(), before, before + seconds))
 
     def _thaw(self, all_of_them: bool = False) -> None:
