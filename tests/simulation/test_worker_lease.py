@@ -87,6 +87,32 @@ def test_a_lease_that_is_renewed_lasts_as_long_as_the_work() -> None:
     simulate(make_app(ran, []), main, runtime=RUNTIME)
 
 
+def test_nothing_begins_under_a_lease_that_was_over_when_the_process_woke_up() -> None:
+    """Stopped for longer than its lease, a process may wake in an end of a body."""
+    names: list[int] = []
+    app = Penstock("frozen")
+    worlds: list[World] = []
+
+    @app.task()
+    async def sleeps_through(ctx: Context) -> None:
+        (world,) = worlds
+        names.append(len(world.store.registered))
+        if len(names) == 1:
+            world.beats[0].adopt(world.store.registered[0].id, world.clock.monotonic() - 1)
+
+    async def main(world: World) -> None:
+        worlds.append(world)
+        for n in range(3):
+            world.enqueue("sleeps_through", f"j{n}")
+
+        await world.drain()
+
+        assert set(names[1:]) == {2}
+        assert set(world.states().values()) == {JobState.DONE}
+
+    simulate(app, main, runtime={**RUNTIME, "async_slots": 1})
+
+
 def test_a_worker_says_how_often_a_job_may_crash_alone() -> None:
     async def main(world: World) -> None:
         await world.drain()

@@ -238,8 +238,7 @@ class Worker:
         while True:
             now = self._clock.monotonic()
             self._parts.table.turn(now)
-            if now >= self._parts.keeper.believed_until():
-                self._lose()
+            self._look_at_lease()
             self._executor.enforce_deadlines()
             self._stop_hopeless()
             if self._completer.failed is not None:
@@ -270,10 +269,16 @@ class Worker:
         if self._recycling is not None:
             self._recycling.ticked(tick)
 
+    def _look_at_lease(self) -> None:
+        """Begin nothing under a lease that is over: a process may be stopped between two ticks."""
+        is_over = self._clock.monotonic() >= self._parts.keeper.believed_until()
+        if is_over or self._registration.is_lost:
+            self._lose()
+
     def _lose(self) -> None:
         """Our lease may be over: give up all that we hold, and register under a new id."""
         if self._registration.losing:
-            return  # the tick and a lease call may both notice it
+            return  # it is known
         self._registration.losing = True
         log.error(
             "The lease of worker %s could not be renewed in time; its jobs are given up and it "
@@ -321,8 +326,7 @@ class Worker:
 
     def _turn(self) -> None:
         """Start what can start, acknowledge what has ended, lease what there is room for."""
-        if self._registration.is_lost:
-            self._lose()
+        self._look_at_lease()
         self._sign_on_again()
         ours = self._is_ready and not self._registration.losing
         starts = ours and self._completer.takes_more
