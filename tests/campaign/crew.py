@@ -21,7 +21,7 @@ from tests.processes import REPOSITORY, environment_of_tests
 
 APPS = ("alpha", "beta")
 SECONDS_TO_START = 20.0
-DRAIN_SECONDS = 300.0
+STALL_SECONDS = 120.0  # a drain in which nothing has ended for so long is stuck
 #: What is killed, and how often of a hundred times.
 KINDS = {"worker": 50, "supervisor": 18, "any": 8, "run": 12, "all": 6, "producer": 6}
 LEASE_SECONDS = 10  # where runs are frozen; they are thawed when it is over
@@ -349,12 +349,17 @@ class Crew:
             self._await(run, {0, 1})
 
     def _await(self, run: Run, codes: set[int]) -> None:
-        try:
-            code = run.process.wait(DRAIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.unexpected.append(f"{run.name} did not drain within {DRAIN_SECONDS:g} s")
-            run.kill_all()
-            return
+        code, ends, since = run.process.poll(), -1, time.monotonic()
+        while code is None:
+            time.sleep(0.05)
+            now = json.loads(self.line.tell(status=run.app))["ends"]
+            if now != ends:
+                ends, since = now, time.monotonic()
+            if time.monotonic() - since > STALL_SECONDS:
+                self.unexpected.append(f"{run.name} ended nothing for {STALL_SECONDS:g} s")
+                run.kill_all()
+                return
+            code = run.process.poll()
         if code not in codes:
             self.unexpected.append(f"{run.name} drained with {code}: {self.last_words(run)}")
         left = run.pids()

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 MICRO_USD_PER_TOKEN = {"prompt": 10, "answer": 100}
 BACKLOG_MAX = 40  # roots of an app that are accepted and not ended; then its producer waits
+BATCHES_MAX = 150  # of an app, or what waits for money would be too much to end a round with
 MISHAPS = {"refused": 0.01, "failed": 0.005, "cut": 0.015}  # shares of the sends
 
 
@@ -37,6 +38,8 @@ class Ledger:
         self.last_visit: dict[str, tuple[float, int]] = {}  # of a run: when, and by which worker
         self.backlog: dict[str, set[str]] = {}
         self.ended: set[tuple[str, str]] = set()
+        self.ends = 0  # of visits
+        self.batches: dict[str, int] = {}
         self.is_enough = False
 
     def write(self, what: str, **facts: Any) -> None:
@@ -58,13 +61,15 @@ class Ledger:
             "billed": self.billed.get(app, 0),
             "undelivered": undelivered,
             "last_visit": self.last_visit,
+            "ends": self.ends,
         }
 
     def wish(self, app: str) -> str:
         """What a producer shall do next."""
         if self.is_enough and app in self.backlog:  # not before the first batch
             return "enough"
-        return "more" if len(self.backlog.get(app, ())) < BACKLOG_MAX else "wait"
+        is_ahead = len(self.backlog.get(app, ())) >= BACKLOG_MAX
+        return "wait" if is_ahead or self.batches.get(app, 0) >= BATCHES_MAX else "more"
 
 
 class Visits(asyncio.Protocol):
@@ -108,9 +113,11 @@ class Visits(asyncio.Protocol):
             visit, self._visit = self._visit, None
             ledger.write("end", visit=visit["visit"], how=line["end"])
             ledger.has_ended(visit["app"], visit["key"])
+            ledger.ends += 1
         elif "accepted" in line:
             ledger.write("accepted", **line)
             ledger.accepted(line["app"], line["counted"])
+            ledger.batches[line["app"]] = line["batch"] + 1
             answer = ledger.wish(line["app"])
         elif "wish" in line:
             answer = ledger.wish(line["wish"])
