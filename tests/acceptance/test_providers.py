@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -220,3 +221,55 @@ def test_threads_that_wait_for_a_permit_stop_when_their_job_is_cancelled(
 def _waiting(folder: Path) -> int:
     live = document(folder, "providers")["providers"][0]["live"]
     return int(live["waiting"])
+
+
+REFUSED = """
+import urllib.request
+from penstock import Context, Penstock
+from penstock.worker import attempt_log
+
+attempt_log.REFUSED_SECONDS = 1.0  # a minute, for the test
+app = Penstock("shop")
+
+@app.task()
+def fetch(ctx: Context, n: int) -> None:
+    with open("pids", "a") as file:
+        file.write(f"{__import__('os').getpid()}\\n")
+    urllib.request.urlopen("http://127.0.0.1:9/")
+
+if __name__ == "__main__":
+    app.enqueue_many(fetch.job(n=n) for n in range(200))
+"""
+
+
+def test_an_address_that_refuses_is_told_once_by_a_run_of_two_workers(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(REFUSED)
+    (tmp_path / "penstock.toml").write_text('app = "shop.py"\n[runtime]\ngrace_seconds = 0\n')
+    subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, check=True, timeout=SECONDS)
+    with (tmp_path / "log").open("w") as log:
+        run = Forked(
+            [*PENSTOCK, "queue", "run", "--processes", "2", "--threads", "4"],
+            cwd=tmp_path,
+            env=environment_of_tests(no_proxy="*"),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: len(pids_of(tmp_path)) == 2, SECONDS)
+            wait_until(lambda: told(tmp_path) > 0, SECONDS)
+            time.sleep(3.0)  # the other one has known it for longer than that by now
+        finally:
+            kill_run(run)
+
+    assert told(tmp_path) == 1
+    assert "Connection refused by 127.0.0.1:9 for" in (tmp_path / "log").read_text()
+
+
+def pids_of(folder: Path) -> set[str]:
+    kept = folder / "pids"
+    return set(kept.read_text().split()) if kept.exists() else set()
+
+
+def told(folder: Path) -> int:
+    return (folder / "log").read_text().count("Connection refused by")

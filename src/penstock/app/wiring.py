@@ -51,7 +51,14 @@ from penstock.worker.attempt import UNLIMITED, TaskLimits
 from penstock.worker.executor import LENT_PLACES
 from penstock.worker.job_kind import PlainKind
 from penstock.worker.kind import JobReader, Kind, ServedTask
-from penstock.worker.parts import LeaseKeeper, Observers, WorkerConfig, WorkerLoop, WorkerParts
+from penstock.worker.parts import (
+    LeaseKeeper,
+    Observers,
+    SupervisorLink,
+    WorkerConfig,
+    WorkerLoop,
+    WorkerParts,
+)
 from penstock.worker.process_executor import ProcessPool
 from penstock.worker.provider_run import NamedRun, ProviderRun, ServedProvider
 from penstock.worker.slot_table import SlotTable
@@ -125,7 +132,7 @@ def build_worker(
     share: ProcessShare = ProcessShare(),  # noqa: B008 (a constant)
     wires: Mapping[str, MakeTransport] = _NO_WIRES,
     request_events: RequestEvents | None = None,
-    recycle: Callable[[str], None] | None = None,
+    supervisor: SupervisorLink | None = None,
     sources: Mapping[str, str] = _NO_SOURCES,
     policy: RetryPolicy = RetryPolicy(),  # noqa: B008 (a constant)
     preflights: Iterable[Preflight[..., Any]] = (),
@@ -169,7 +176,7 @@ def build_worker(
             share,
             request_events or RequestEvents(clock, default_sinks()),
         ),
-        recycle=recycle,
+        supervisor=supervisor,
         starts=options.starts,
     )
     if checked is not None:

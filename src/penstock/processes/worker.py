@@ -67,7 +67,7 @@ from penstock.worker import embedded
 from penstock.worker.event_loop import run_on_new_loop
 from penstock.worker.heartbeat import FallbackHeartbeat, RepeatingThread
 from penstock.worker.loop_watchdog import LoopWatchdog
-from penstock.worker.parts import Stopping
+from penstock.worker.parts import Stopping, SupervisorLink
 from penstock.worker.process_guard import be_guarded
 from penstock.worker.slot_table import SlotTable
 from penstock.worker.start_budget import StartBudget
@@ -474,7 +474,10 @@ class WorkerProcess:
             share=ProcessShare(
                 order.index, spec.processes * (QUARANTINE_PART if order.solo else 1)
             ),
-            recycle=lambda reason: protocol.send(self.channel, protocol.Recycle(reason)),
+            supervisor=SupervisorLink(
+                lambda reason: protocol.send(self.channel, protocol.Recycle(reason)),
+                lambda *told: protocol.send(self.channel, protocol.Told(*told)),
+            ),
             sources=self.loaded.sources,
             policy=app.registry.retry_policy,
             preflights=app.preflights.values(),

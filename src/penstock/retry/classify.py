@@ -165,7 +165,7 @@ def refused_address(error: BaseException) -> str | None:
     """
     links = list(islice(_links(error), LOOK_AT_MAX))
     if not any(isinstance(one, OSError) and one.errno == errno.ECONNREFUSED for one in links):
-        return None
+        return next(filter(None, map(_refused_by_text, links)), None)
     try:
         return next(filter(None, map(_refused_at, links)), "")
     except Exception:  # of somebody else's classes
@@ -193,6 +193,8 @@ def _refused_at(error: BaseException) -> str:
         return address
     if found := _CALL_FAILED.search(str(error)):
         return _format_address(found["host"], int(found["port"]))
+    if address := _refused_by_text(error):
+        return address
     for frame in reversed(_frames(error)):
         if _is_of(frame, _NETWORK_MODULES):
             named = frame.f_locals
@@ -204,6 +206,16 @@ def _refused_at(error: BaseException) -> str:
     return ""
 
 
+def _refused_by_text(error: BaseException) -> str:
+    """Host and port of a client that says in its text alone who has refused; empty: it does not."""
+    try:
+        text = str(error)
+    except Exception:  # of somebody else's classes
+        return ""
+    found = next(filter(None, (one.search(text) for one in _REFUSED_TEXTS)), None)
+    return "" if found is None else _format_address(found["host"], int(found["port"]))
+
+
 def _format_address(host: object, port: object) -> str:
     """Format host and port; empty if they are none."""
     if not (isinstance(host, str) and isinstance(port, int)):
@@ -213,6 +225,19 @@ def _format_address(host: object, port: object) -> str:
 
 #: asyncio says where: [Errno 111] Connect call failed ('127.0.0.1', 9).
 _CALL_FAILED = re.compile(r"Connect call failed \('(?P<host>[^']{1,255})', (?P<port>[0-9]{1,5})")
+
+
+#: libpq (psycopg, psycopg2) and redis.
+_REFUSED_TEXTS = (
+    re.compile(
+        r'server at "(?P<host>[^"]{1,255})"(?: \([^)]{1,99}\))?, port (?P<port>[0-9]{1,5}) failed: '
+        "Connection refused"
+    ),
+    re.compile(
+        r"connecting to (?P<host>[^ ]{1,255}):(?P<port>[0-9]{1,5})\. Connection refused",
+        re.IGNORECASE,
+    ),
+)
 
 
 def _address(error: BaseException) -> str:

@@ -111,6 +111,13 @@ class Recycle(msgspec.Struct, frozen=True, tag="recycle"):
     reason: str
 
 
+class Told(msgspec.Struct, frozen=True, tag="told"):
+    """What any of the workers may notice, and people need to hear of once."""
+
+    subject: str
+    sentence: str
+
+
 class ToCheck(msgspec.Struct, frozen=True, tag="to_check"):
     """Preflights begin, as they are shown to people: the n-th is job n in the slot table."""
 
@@ -203,7 +210,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 Checks = ToCheck | Check | Checking | Checked | Armed
-FromWorker = Hello | Failed | Finished | Recycle | Checks | Locked | Planned
+FromWorker = Hello | Failed | Finished | Recycle | Told | Checks | Locked | Planned
 ToWorker = Go | Drain | Held | Stop | Abort
 
 

@@ -36,6 +36,7 @@ from penstock.supervisor.store_access import OpenStore, StoreAccess
 from penstock.supervisor.suspension import Suspension
 from penstock.supervisor.worker_handle import (
     EXIT_OVER_BUDGET,
+    ToldOnce,
     WorkerHandle,
     kill_lapsed,
     kill_overdue,
@@ -98,6 +99,7 @@ class Supervisor:
         self._postponed: list[int] = []  # in whose place to start one when a recycled one has ended
         self._forced = False  # a worker had to be killed
         self._stalls = StallWatch()
+        self._told = ToldOnce()
         self._stopped = StoppedWorkers()
         interrupt = partial(self._stop, signal.SIGINT)
         self._keyboard = KeyboardCommands(display, self._selector, self._begin_drain, interrupt)
@@ -227,6 +229,7 @@ class Supervisor:
         self._follow(worker)
         if worker.recycle is not None and not worker.replaced:
             self._replace(worker)
+        self._told.pass_on(worker)
         self._fail_as(worker.failed)
 
     def _follow(self, worker: WorkerHandle) -> None:

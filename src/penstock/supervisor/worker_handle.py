@@ -59,6 +59,7 @@ class WorkerHandle:
         self.failed: protocol.Failed | None = None
         self.finished: protocol.Finished | None = None
         self.recycle: protocol.Recycle | None = None
+        self.told: list[protocol.Told] = []  # not yet passed on
         self.replaced = False  # another one was started in its place, while it ends
         self.overdue: tuple[SlotRecord, ...] = ()  # attempts for which it was killed
         self.outlived_lease = False  # it was killed because its bodies did not stop in time
@@ -203,6 +204,8 @@ class WorkerHandle:
                 self.failed = message
             case protocol.Recycle():
                 self.recycle = message
+            case protocol.Told():
+                self.told.append(message)
             case protocol.ToCheck():
                 kept = [] if message.first else self._to_check
                 self._to_check = [*kept, *message.names]
@@ -324,3 +327,18 @@ def kill_lapsed(workers: Iterable[WorkerHandle], now: float) -> list[int]:
         signal_descendants(worker.process.pid, signal.SIGKILL, spared=GUARD_NAME)
         worker.kill()
     return [worker.pid for worker in lapsed]
+
+
+class ToldOnce:
+    """Owns of which subjects the run has told, whichever of its workers noticed them."""
+
+    def __init__(self) -> None:
+        self._subjects: set[str] = set()
+
+    def pass_on(self, worker: WorkerHandle) -> None:
+        """Log what a worker tells, unless another one has told it before."""
+        for one in worker.told:
+            if one.subject not in self._subjects:
+                self._subjects.add(one.subject)
+                log.warning("%s", one.sentence)
+        worker.told.clear()

@@ -8,7 +8,7 @@ nothing listens there, or the address is wrong, and no retry will mend that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.clock import Clock
@@ -151,8 +151,15 @@ class RefusedConnections(WorkerObserver):
     An address counts from its first refusal on, until a job that it has refused ends otherwise.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, tell: Callable[[str, str], None] | None = None) -> None:
+        """No address is known.
+
+        Args:
+            clock: of this process.
+            tell: tells a sentence about an address once, of all workers of a run; None: log it.
+        """
         self._clock = clock
+        self._tell_once = tell or (lambda _, sentence: log.warning("%s", sentence))
         self._refusals: dict[str, _Refusals] = {}
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
@@ -178,12 +185,11 @@ class RefusedConnections(WorkerObserver):
                 self._tell(address, found, now)
 
     def _tell(self, address: str, found: _Refusals, now: float) -> None:
-        log.warning(
-            "Connection refused by %s for %s: start what should listen there, or correct the "
-            "address; task %r is tried again, uncharged, for up to %s (%s).",
-            address or "an address that its error does not name",
-            format_duration(now - found.since),
-            found.task,
-            format_duration(found.policy.give_up_after_seconds),
-            found.policy.give_up_set_by,
+        self._tell_once(
+            address or found.task,
+            f"Connection refused by {address or 'an address that its error does not name'} for "
+            f"{format_duration(now - found.since)}: start what should listen there, or correct the "
+            f"address; task {found.task!r} is tried again, uncharged, for up to "
+            f"{format_duration(found.policy.give_up_after_seconds)} "
+            f"({found.policy.give_up_set_by}).",
         )

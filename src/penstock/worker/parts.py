@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.clock import Clock
 from penstock.events.sink import SchedulerEvents
@@ -164,6 +164,13 @@ class Stopping(Enum):
     NOW = 2
 
 
+class SupervisorLink(NamedTuple):
+    """What a worker says to its supervisor of its own accord."""
+
+    recycle: Callable[[str], None]  # why another worker is to take its place
+    tell_once: Callable[[str, str], None]  # a subject, and what one worker of a run says of it
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
     """What a worker is given by its process: store, clocks, runners, and its own loop."""
@@ -183,7 +190,7 @@ class WorkerParts:
     observers: Observers
     providers: ProviderRun | None = None
     begin: Callable[[], Awaitable[None]] | None = None  # awaited once, before the first job
-    recycle: Callable[[str], None] | None = None  # hears why; None: nobody would replace it
+    supervisor: SupervisorLink | None = None  # None: nobody would start another worker
     starts: StartBudget | None = None  # of the run; None: it may start any number of jobs
 
 

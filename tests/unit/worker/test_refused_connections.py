@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import httpx2
+import psycopg
 import pytest
 import requests
 import uvloop
@@ -135,9 +136,16 @@ async def _with_urllib(port: int) -> None:
     opener.open(f"http://127.0.0.1:{port}/", timeout=5)
 
 
+async def _with_psycopg(port: int) -> None:
+    await psycopg.AsyncConnection.connect(host="127.0.0.1", port=port, connect_timeout=5)
+
+
 @pytest.mark.parametrize(
     "call",
-    [_with_aiohttp, _with_httpx, _with_requests, _with_asyncio, _with_uvloop, _with_urllib],
+    [
+        *(_with_aiohttp, _with_httpx, _with_requests, _with_asyncio, _with_uvloop, _with_urllib),
+        _with_psycopg,
+    ],
 )
 def test_real_clients_tell_which_address_refused(
     call: Callable[[int], Awaitable[None]], closed_port: int
@@ -152,3 +160,19 @@ def test_an_address_that_nobody_tells_is_empty_and_other_errors_have_none() -> N
     assert refused_address(ConnectionRefusedError(111, "Connection refused")) == ""
     other: Any = ConnectionResetError(104, "reset")
     assert refused_address(other) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (  # psycopg2
+            'connection to server at "db.example" (192.0.2.1), port 5432 failed: Connection '
+            "refused\n\tIs the server running on that host and accepting TCP/IP connections?",
+            "db.example:5432",
+        ),
+        ("Error 111 connecting to ::1:6379. Connection refused.", "[::1]:6379"),  # redis
+        ('server at "db.example", port 5432 failed: FATAL: too many connections', None),
+    ],
+)
+def test_a_text_may_say_which_address_refused(text: str, address: str | None) -> None:
+    assert refused_address(RuntimeError(text)) == address
