@@ -151,7 +151,7 @@ def build_worker(
     loop = asyncio.get_running_loop()
     parts = WorkerParts(
         store=store,
-        caps=ConfiguredCaps(settings.caps()),
+        caps=ConfiguredCaps({**_caps_of(tasks), **settings.caps()}),
         keeper=keeper,
         table=table,
         threads=threads(loop),
@@ -185,6 +185,15 @@ def build_worker(
     config = replace(config, unserved=unserved_tasks(tasks, policies, share))
     config = _keeping_plan(plan, config, options, parts, tasks)
     return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
+
+
+def _caps_of(tasks: Mapping[str, Task[..., Any]]) -> dict[str, int]:
+    """The keyed limits that definitions bring along."""
+    found: dict[str, int] = {}
+    for task in tasks.values():
+        if isinstance(task, SliceTask):
+            found.update(task.caps)
+    return found
 
 
 def _keeping_plan(

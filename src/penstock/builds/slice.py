@@ -143,6 +143,11 @@ class SliceTask(Task[..., Any]):
 
     reads_old = False  # a job is given the slice that it replaces
 
+    @property
+    def caps(self) -> Mapping[str, int]:
+        """The keyed limits of its jobs, unless the settings say others."""
+        return {}
+
     def __init__(
         self,
         site: SliceSite,

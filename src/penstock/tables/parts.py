@@ -66,6 +66,7 @@ def write_part(
         dropped_count=len(result.dropped),
         columns=_figures(table, result),
     )
+    arrow().default_memory_pool().release_unused()
     return replace(written[0], part=part)
 
 

@@ -8,7 +8,7 @@ part. It lends what it holds as a job to its own cells, so that it takes no room
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
@@ -114,6 +114,10 @@ class RowGroupTask(SliceTask):
     def __init__(self, site: SliceSite, dataset: TableDataset) -> None:
         self._own = dataset
         super().__init__(site, dataset, self._body)
+
+    @property
+    def caps(self) -> Mapping[str, int]:
+        return {f"{TABLE}:{self._own.name}": self._own.table.options.max_row_groups}
 
     async def _body(
         self,
