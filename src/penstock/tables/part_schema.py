@@ -95,12 +95,26 @@ class PartSchema:
         return pa.Table.from_arrays(columns, schema=self.arrow)
 
     def rows(self, table: pa.Table) -> list[dict[str, Any]]:
-        """The rows of such a table, with their values as they were."""
-        kinds = {name: self.types[name] for name in table.column_names}
+        """The rows of a part, with their values as they were.
+
+        Columns of another type, of a part that is older, are as Arrow has them.
+        """
+        kinds = {field.name: self.types[field.name] for field in table.schema if self._has(field)}
         return [
-            {name: kind.restored(row[name]) for name, kind in kinds.items()}
+            {
+                name: kinds[name].restored(value) if name in kinds else value
+                for name, value in row.items()
+            }
             for row in table.to_pylist()
         ]
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Its columns and what their types are called."""
+        return [(field.name, str(field.type)) for field in self.arrow]
+
+    def _has(self, field: pa.Field) -> bool:
+        return field.name in self.types and self.types[field.name].arrow == field.type
 
     def _unknown_fields(self, table: Table) -> Iterable[str]:
         """Templates that read a field which no record has."""

@@ -8,6 +8,7 @@ not there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from penstock.outputs.write import Encoded, write_slices
 from penstock.tables.part_schema import PartSchema
 from penstock.tables.row_group_run import RowGroupResult
 from penstock.tables.seeds import record_digest
+from penstock.tables.value_types import ValueType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +50,7 @@ def write_part(
 ) -> SliceOutput:
     """Write the rows of a group, their cells and what was dropped; durable when it returns."""
     content, rows = encode_table(schema.table(result.values))
-    cells, _ = encode_table(_cells(table, result))
+    cells, _ = encode_table(_cells(table, schema, result))
     files = [
         Encoded(at=at, kind=PARQUET, rows=rows, data=content),
         Encoded(at=at, kind=CELLS, rows=None, data=cells),
@@ -76,7 +78,7 @@ class OldPart:
     def __init__(self, root: OutputRoot, named: SliceNames, output: SliceOutput) -> None:
         """Read it; what is damaged is refused as for every slice."""
         self.part = output.part
-        self._rows: dict[int, dict[str, Any]] = {}
+        self._rows: dict[int, dict[str, str]] = {}  # values as JSON, by row and column
         self._records: dict[int, str] = {}
         self.figures: dict[tuple[int, str], CellFigures] = {}
         if output.part is None:
@@ -86,18 +88,23 @@ class OldPart:
             if column == RECORDS:
                 self._records[row] = line["value"]
             elif line["value"] is not None:
-                self._rows.setdefault(row, {})[column] = json.loads(line["value"])
+                self._rows.setdefault(row, {})[column] = line["value"]
                 self.figures[row, column] = CellFigures(
                     **{name: line[name] for name in _FIGURES if line[name] is not None}
                 )
 
     def kept(
-        self, table: Table, records: Mapping[int, str], wanted: Sequence[str]
+        self,
+        table: Table,
+        types: Mapping[str, ValueType],
+        records: Mapping[int, str],
+        wanted: Sequence[str],
     ) -> dict[str, dict[int, Any]]:
         """The values that are as good as new, by column and row.
 
         Args:
             table: as it is now.
+            types: of its columns; a value of another type is made anew.
             records: the digest of the records of each row, as they are now.
             wanted: the columns that have tasks.
         """
@@ -108,9 +115,11 @@ class OldPart:
         for row, digest in records.items():
             if self._records.get(row) != digest:
                 continue
+            values = self._rows.get(row, {})
             for name in same:
-                if name in self._rows.get(row, ()):
-                    found.setdefault(name, {})[row] = self._rows[row][name]
+                with contextlib.suppress(ValueError):
+                    if name in values:
+                        found.setdefault(name, {})[row] = types[name].from_json(values[name])
         return found
 
 
@@ -159,7 +168,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
 _FIGURES = CellFigures.__struct_fields__
 
 
-def _cells(table: Table, result: RowGroupResult) -> pa.Table:
+def _cells(table: Table, schema: PartSchema, result: RowGroupResult) -> pa.Table:
     """One row for each cell that was asked for or computed by a task, made or failed."""
     pa = arrow()
     lines: list[dict[str, Any]] = []
@@ -179,7 +188,7 @@ def _cells(table: Table, result: RowGroupResult) -> pa.Table:
             line |= {"error": error.kind, "message": error.message}
         row = values.get(number)
         if error is None and row is not None and name in row:
-            line["value"] = json.dumps(row[name], default=str, ensure_ascii=False, sort_keys=True)
+            line["value"] = schema.types[name].to_json(row[name])
         lines.append(line)
     return pa.Table.from_pylist(lines, schema=_cell_schema())
 

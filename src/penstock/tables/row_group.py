@@ -87,7 +87,7 @@ class TableDataset(Dataset[..., Any]):
             _shape,
             RowGroups(table.options.buffer_size),
             (),
-            digest(table.version, records),
+            digest(table.version, records, self.schema.names),
             1,
             options,
             source,
@@ -194,7 +194,7 @@ class RowGroupTask(SliceTask):
                 rows[number][name] = record
         table = self._own.table
         wanted = [name for name, one in table.columns.items() if one.slot is not None]
-        return old.kept(table, digests_of(table, rows), wanted)
+        return old.kept(table, self._own.schema.types, digests_of(table, rows), wanted)
 
     def _written(
         self,

@@ -460,15 +460,13 @@ class RowGroupRun:
         try:
             if isinstance(column, FunctionColumn):
                 tally.attempts += 1
-                value = plain_value(
-                    column.name,
-                    self._definition.types[column.name],
-                    await self._call(column, column.function.arguments(row)),
-                )
-                if isinstance(value, CellError):
-                    raise CellFailed(value)
-                return value
-            return await self._models[column.name].answer(row, tally)
+                given = await self._call(column, column.function.arguments(row))
+            else:
+                given = await self._models[column.name].answer(row, tally)
+            value = plain_value(column.name, self._definition.types[column.name], given)
+            if isinstance(value, CellError):
+                raise CellFailed(value)
+            return value
         except CellFailed:
             raise
         except Exception as error:

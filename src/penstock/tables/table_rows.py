@@ -82,7 +82,7 @@ class TableRows:
     def rows(self) -> Iterator[dict[str, Any]]:
         """All rows, one part in memory at a time."""
         for table in self.tables():
-            yield from table.to_pylist()
+            yield from self._schema.rows(table)
 
     def dropped(self) -> Iterator[dict[str, Any]]:
         """The rows that were not made, each with the column, the reason and its values."""

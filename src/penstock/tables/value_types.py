@@ -8,11 +8,13 @@ a seed from all of its records. What no column of one type can hold is kept as J
 
 from __future__ import annotations
 
+import base64
 import enum
+import json
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -132,6 +134,33 @@ class ValueType:
             return {name: inner.restored(value.get(name)) for name, inner in self.fields}
         return value
 
+    def to_json(self, value: Any) -> str | None:  # noqa: ANN401
+        """A value as a text that `from_json` reads; None: it would not come back as it was."""
+        try:
+            text = json.dumps(value, default=_json_text, ensure_ascii=False, sort_keys=True)
+        except (TypeError, ValueError, RecursionError):
+            return None
+        if self is ANYTHING and json.loads(text) != value:  # such as a tuple
+            return None
+        return text
+
+    def from_json(self, text: str) -> Any:  # noqa: ANN401
+        """A value from such a text; ValueError if it is none of this type."""
+        value = self._read(json.loads(text))
+        if self.problem(value) is not None:
+            raise ValueError(f"a value that {self.problem(value)}")
+        return value
+
+    def _read(self, value: Any) -> Any:  # noqa: ANN401
+        read = _FROM_JSON.get(self.kind)
+        if read is not None and isinstance(value, str):
+            return read(value)
+        if self.kind == "list" and self.element is not None and isinstance(value, list):
+            return [self.element._read(one) for one in value]
+        if self.kind == "record" and isinstance(value, dict):
+            return {name: inner._read(value.get(name)) for name, inner in self.fields}
+        return float(value) if self.kind == "float" and type(value) is int else value
+
     def problem(self, value: Any) -> str | None:  # noqa: ANN401
         """Why a value does not fit; it is not quoted."""
         if value is None or self.kind == "arrow":
@@ -157,6 +186,20 @@ class ValueType:
         return None
 
 
+def _json_text(value: object) -> str:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(type(value).__name__)
+
+
+_FROM_JSON: dict[str, Callable[[str], Any]] = {
+    "date": date.fromisoformat,
+    "time": datetime.fromisoformat,
+    "utc": datetime.fromisoformat,
+    "bytes": base64.b64decode,
+}
 _PYTHON: dict[str, Any] = {
     "null": (),
     "bool": bool,
