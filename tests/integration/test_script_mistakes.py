@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,11 @@ app = Penstock("script")
 async def work(ctx: Context) -> None: ...
 
 app.enqueue(work.job(), key="k")
+"""
+
+READS = """
+if __name__ == "__main__":
+    work.result("k")
 """
 
 NAMESAKES = """
@@ -120,3 +128,23 @@ def test_a_run_raises_a_low_soft_limit_on_open_files_by_itself(tmp_path: Path) -
     ended = drained(tmp_path, "prlimit", "--nofile=64:4096")
 
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+
+
+def test_a_command_that_a_script_suggests_works_as_printed(tmp_path: Path) -> None:
+    """The app is in a file of another name, below the current folder."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "enrich.py").write_text(SCRIPT + READS)
+    python = [sys.executable, "jobs/enrich.py"]
+    options: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": environment_of_tests(),
+        "capture_output": True,
+        "text": True,
+    }
+
+    asked = run_forked(python, **options)
+    (typed,) = re.findall(r"penstock (why k --app \S+)$", asked.stderr.strip())
+    told = run_forked([sys.executable, "-m", "penstock_command", *shlex.split(typed)], **options)
+
+    assert typed == "why k --app jobs/enrich.py"
+    assert (told.returncode, "No live worker could take 'k'." in told.stdout) == (0, True), told

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from penstock.app.dataset_reader import CommittedSlices, found_root, new_root
 from penstock.app.registry import Registry
 from penstock.clock import SystemClock, blocking_sleep
 from penstock.config.budgets import check_budgets
+from penstock.config.find_app import DEFAULT_FILE
 from penstock.config.load import LoadedSettings, load_settings
 from penstock.config.provider_policy import check_providers, check_tables
 from penstock.config.settings import Settings
@@ -34,6 +36,7 @@ from penstock.model.views import EnqueueReport
 from penstock.outputs.root import OutputRoot
 from penstock.planning.units import DaemonPlan
 from penstock.schedules.plan import check_partitions, plan_daemon
+from penstock.sentences import repeat_flags
 from penstock.stores.open import open_store
 from penstock.stores.protocol import Store
 from penstock.stores.retry import open_when_reachable, repeat_unknown, repeat_unknown_async
@@ -68,6 +71,20 @@ def warn_of_other_store(registry: Registry, loaded: LoadedSettings, folder: Path
                 place,
                 other,
             )
+
+
+def _name_script(registry: Registry, loaded: LoadedSettings) -> None:
+    """Let commands that messages suggest name the script that runs, if it defines the app."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    values = [*vars(main).values()]
+    if file is None or not any(
+        getattr(one, "__dict__", {}).get("registry") is registry for one in values
+    ):
+        return
+    script, here = Path(file).resolve(), Path.cwd().resolve()
+    if loaded.settings.app is None and script != here / DEFAULT_FILE:
+        repeat_flags({"--app": os.path.relpath(script, here)})
 
 
 class Queue:
@@ -132,6 +149,7 @@ class Queue:
         loaded = self.load()
         url, durability = self.store_url(loaded), loaded.settings.durability
         warn_of_other_store(self._registry, loaded, Path.cwd())
+        _name_script(self._registry, loaded)
         return open_when_reachable(
             lambda: open_store(
                 url, app=self._registry.name, tasks=(*self._registry.tasks,), durability=durability

@@ -254,7 +254,7 @@ def why(
         if dataset in outline_of(configured.settings.app, target.folder).datasets:
             raise PenstockError(
                 f"{dataset!r} is a dataset, and {key!r} names no slice of it; ask for one by its "
-                f"date: penstock why {dataset}@2024-01-05."
+                f"date: '{command('why', f'{dataset}@2024-01-05')}'."
             )
         raise PenstockError(
             f"No job has the key {key!r} in the store {url}{nearest_keys(target, key)}. "
