@@ -8,7 +8,7 @@ nothing listens there, or the address is wrong, and no retry will mend that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.clock import Clock
@@ -21,6 +21,7 @@ from penstock.terminal_text import format_duration
 from penstock.worker.attempt import UNLIMITED, Attempt, AttemptEnd, TaskLimits
 from penstock.worker.kind import ServedTask
 from penstock.worker.observer import Tick, WorkerObserver
+from penstock.worker.parts import SupervisorLink
 
 REFUSED_SECONDS = 60.0  # so long a refused connection may be a restart
 
@@ -134,6 +135,10 @@ def _cost(job: LeasedJob, failure: JobFailure, limits: TaskLimits) -> str:
     return f"attempt {job.attempts + 1} of {limits.max_attempts}"
 
 
+def _log(_subject: str, sentence: str) -> None:
+    log.warning("%s", sentence)
+
+
 @dataclass(slots=True)
 class _Refusals:
     """What is known of one address."""
@@ -151,15 +156,15 @@ class RefusedConnections(WorkerObserver):
     An address counts from its first refusal on, until a job that it has refused ends otherwise.
     """
 
-    def __init__(self, clock: Clock, tell: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, clock: Clock, supervisor: SupervisorLink | None = None) -> None:
         """No address is known.
 
         Args:
             clock: of this process.
-            tell: tells a sentence about an address once, of all workers of a run; None: log it.
+            supervisor: tells of an address once, whichever worker noticed it; None: it is logged.
         """
         self._clock = clock
-        self._tell_once = tell or (lambda _, sentence: log.warning("%s", sentence))
+        self._tell_once = _log if supervisor is None else supervisor.tell_once
         self._refusals: dict[str, _Refusals] = {}
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:

@@ -103,14 +103,12 @@ class Worker:
         self._cancellations = Cancellations(self._core, self._status)
         self._maintenance = Maintenance(self._core)
         self._recycling: Recycling | None = None
-        if parts.supervisor is not None:
-            self._recycling = Recycling(
-                parts.clock, self._executor, self.stop, parts.supervisor.recycle
-            )
+        if (supervisor := parts.supervisor) is not None:
+            self._recycling = Recycling(parts.clock, self._executor, self.stop, supervisor.recycle)
         if providers is not None:
             self._observers.subscribe((RequestWaits(self._core),))
         probe, record = BottleneckProbe(self._core), self._record
-        refused = RefusedConnections(parts.clock, parts.supervisor and parts.supervisor.tell_once)
+        refused = RefusedConnections(parts.clock, supervisor)
         self._observers.subscribe(
             (probe, record.capacity, record, self._log, refused, self._status)
         )
