@@ -245,7 +245,7 @@ class Oracle:
             if job is None or _winner(job) != execution:
                 yield f"{app}: {key} was seen done by {execution}, and is now {_told(job)}"
             for later in self._bodies[app, key]:
-                if later.began > at:
+                if later.began > at and not self._stood_still(later.id, later.began):
                     yield f"{app}: {key} ran again as {later.id} after its end had been seen"
         for (app, key), saw in self._of.saw:
             for parent, execution in saw.items():
@@ -334,7 +334,11 @@ class Oracle:
                     yield f"seat {seat} of {limit} was held by {len(holders)} at {at:.3f}: {who}"
 
     def _stood_still(self, execution: str, at: float) -> bool:
-        """Whether it may have lost its lease while its run was frozen, and not know it yet."""
+        """Whether it may have lost its lease while its run was frozen, and not know it yet.
+
+        What a loop had started when it was frozen takes its first step when it wakes up, and is
+        cancelled at its second.
+        """
         of = self._of.executions[execution]
         return self._hit(of, at, self._of.freezes) and any(
             freeze.before <= at <= freeze.at + SLACK_SECONDS
@@ -363,7 +367,8 @@ class Oracle:
         for (app, key), bodies in self._bodies.items():
             for first, second in itertools.pairwise(bodies):
                 has_failed = first.how not in (None, "done")
-                if not has_failed and not self._hit(first, second.began, kills):
+                is_provoked = has_failed or self._hit(first, second.began, kills)
+                if not is_provoked and not self._stood_still(second.id, second.began):
                     yield f"{app}: {key} ran again after {self._describe(first.id)}, {first.how}"
             failures = sum(body.how == "ValueError" for body in bodies)
             job = self._of.jobs.get((app, key))
