@@ -166,3 +166,13 @@ def test_what_is_no_count_of_rows_is_refused(
     with pytest.raises(UsageError, match="rows= is a whole number from 1"):
         Shop(tmp_path, provider).generate(rows)
     assert not (tmp_path / "out").exists()
+
+
+def test_more_row_groups_than_slots_do_not_wait_for_each_other(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    shop = Shop(tmp_path, provider, max_row_groups=8)
+
+    made = shop.table.generate(80, out=shop.out, slots=1, thread_slots=1)
+
+    assert made.made == 80

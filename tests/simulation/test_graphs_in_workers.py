@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from penstock import Context, Penstock
-from penstock.events.kinds import Correlation
+from penstock.definitions.task import ROW_GROUP, Task, TaskOptions
+from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.kinds import current as current_correlation
 from penstock.model.job import JobState
 from penstock.model.task import (
@@ -22,7 +23,7 @@ from penstock.model.task import (
 )
 from penstock.model.worker import read_status
 from penstock.planning.completion import CompletionTracker
-from penstock.worker.graph_run import Failed, GraphRun
+from penstock.worker.graph_run import Again, GraphRun
 from penstock.worker.parts import Stopping
 from penstock.worker.worker import Worker
 from tests.depth import depth
@@ -34,6 +35,12 @@ ROWS = 6
 ASYNC = SchedulerResourceRequest({"async": 1})
 
 
+class GroupTask(Task[..., Any]):
+    """A task as that of a row group is: it holds none of the slots that its cells need."""
+
+    own_slot_kind = ROW_GROUP
+
+
 class Shop:
     """An app with rows, made by graphs, and plain jobs."""
 
@@ -43,8 +50,8 @@ class Shop:
         self.began: list[tuple[float, str]] = []
         self.made: list[Any] = []
         self.seen: set[str | None] = set()
+        self.puts_off = False  # every cell, once
 
-        @self.app.task(max_attempts=2)
         async def rows(ctx: Context, name: str) -> int:
             """Titles, and a review of each."""
             outside = current_correlation.get()
@@ -58,19 +65,29 @@ class Shop:
                 inside = current_correlation.get()
                 self.seen.add(None if inside is None else inside.group)
                 await asyncio.sleep(1.0)
+                if self.puts_off and task.task_id not in put_off:
+                    put_off.add(task.task_id)
+                    raise ValueError("later")
                 self.made.append(task.task_id)
 
+            put_off: set[Any] = set()
             tracker = CompletionTracker(
                 nodes, lambda node: SchedulableTask(node, None, table, ASYNC, part=node[2])
             )
             scheduler = self.workers[-1]._window.scheduler
-            lends = {SUBMISSION: 1}
             run = GraphRun(
-                tracker, cell, lambda *_: Failed(), scheduler, outside.run_id, lends=lends
+                tracker,
+                cell,
+                lambda *_: Again(30.0),
+                scheduler,
+                outside.run_id,
+                lends={SUBMISSION: 1},
             )
             snapshot = await run.run()
             assert current_correlation.get() is outside
             return snapshot.complete
+
+        self.app.tasks["rows"] = GroupTask("rows", rows, TaskOptions(max_attempts=2))
 
         @self.app.task()
         async def work(ctx: Context, n: int) -> None:
@@ -139,9 +156,31 @@ def test_a_worker_tells_how_many_jobs_it_holds_and_not_how_many_cells() -> None:
 
         assert status is not None
         assert (status.running, status.waiting) == (1, 0)
-        assert status.slots["async"].used == 5  # its own, and four cells
-        assert status.groups["table:reviews"].running == 4
+        assert status.slots["async"].used == 5  # all by cells
+        assert status.slots[ROW_GROUP].used == 1
+        assert status.groups["table:reviews"].running == 5
         await running
+
+    simulate(shop.app, main, runtime=SLOTS)
+
+
+@pytest.mark.parametrize("tables", [1, 5, 9])
+def test_graphs_whose_cells_are_all_put_off_leave_the_slots_to_other_jobs(tables: int) -> None:
+    """More of them than there are slots keep nobody from theirs, nor each other's cells."""
+    shop = Shop()
+    shop.puts_off = True
+
+    async def main(world: World) -> None:
+        for n in range(tables):
+            world.enqueue("rows", f"t{n}", name=f"t{n}")
+        for n in range(30):
+            world.enqueue("work", f"work-{n}", n=n, priority=-1)
+        shop.workers.append(world.worker())
+        await shop.workers[0].run()
+
+        assert set(world.states().values()) == {JobState.DONE}
+        assert not world.sink.of(SchedulerEventKind.WORKER_SPAWN_FAILED)
+        assert_at_rest(shop.workers[0])
 
     simulate(shop.app, main, runtime=SLOTS)
 

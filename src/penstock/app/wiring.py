@@ -30,7 +30,7 @@ from penstock.config.show import configured_capacity
 from penstock.definitions.preflight import Preflight
 from penstock.definitions.provider import Provider
 from penstock.definitions.schedule import Schedule
-from penstock.definitions.task import Task
+from penstock.definitions.task import ROW_GROUP, Task
 from penstock.errors import ConfigError
 from penstock.events.sink import RequestEvents, SchedulerEvents, default_sinks
 from penstock.ids import IdSource, SystemIds
@@ -48,7 +48,7 @@ from penstock.schedules.tick import TickKind
 from penstock.stores.protocol import Store
 from penstock.stores.retry import StoreRetry
 from penstock.worker.attempt import UNLIMITED, TaskLimits
-from penstock.worker.executor import LENT_PLACES
+from penstock.worker.executor import LENT_PLACES, ROW_GROUP_SLOTS
 from penstock.worker.job_kind import PlainKind
 from penstock.worker.kind import JobReader, Kind, ServedTask
 from penstock.worker.parts import (
@@ -183,6 +183,8 @@ def build_worker(
         parts = replace(parts, begin=partial(checked.read, store, parts.retry))
     config = _config(options, settings, sources, providers, share)
     config = replace(config, unserved=unserved_tasks(tasks, policies, share))
+    if any(task.slot_kind == ROW_GROUP for task in tasks.values()):
+        config = replace(config, slots={**config.slots, ROW_GROUP: ROW_GROUP_SLOTS})
     config = _keeping_plan(plan, config, options, parts, tasks)
     return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
 
@@ -382,5 +384,5 @@ def _limits(said: ProviderSettings) -> ReplyLimits:
 
 def slot_count(settings: Settings, providers: Mapping[str, Provider] = _NONE) -> int:
     """How many bodies there may be in a worker: slots are lent where there are providers."""
-    slots = sum(settings.runtime.slots_by_kind().values())
+    slots = sum(settings.runtime.slots_by_kind().values()) + ROW_GROUP_SLOTS
     return LENT_PLACES * slots if providers else slots

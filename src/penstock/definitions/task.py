@@ -10,7 +10,7 @@ import typing
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -50,6 +50,7 @@ _METHODS_ELSEWHERE = frozenset(
 
 #: Where a body runs: on the loop, in a thread, in another process. Each is a resource of its own.
 ASYNC, THREAD, PROCESS = "async", "thread", "process"
+ROW_GROUP = "row_group"  # for bodies on the loop that only wait for their own tasks in memory
 CONFIGURED: Any = object()  # timeout not given: as configured
 
 
@@ -411,6 +412,8 @@ def _identity_group(task: str, options: TaskOptions) -> str | None:
 class Task(Generic[P, R]):
     """A function that runs as jobs. `task.job(...)` takes the function's own parameters."""
 
+    own_slot_kind: ClassVar[str | None] = None  # None: as the function is made
+
     def __init__(
         self,
         name: str,
@@ -432,7 +435,8 @@ class Task(Generic[P, R]):
                 f"Task {name!r}: executor must be {PROCESS!r} or left out, got "
                 f"{options.executor!r}."
             )
-        self.slot_kind = options.executor or (ASYNC if self.is_async else THREAD)
+        own = self.own_slot_kind
+        self.slot_kind = own or options.executor or (ASYNC if self.is_async else THREAD)
         self.codec = ArgumentCodec(name, function, context)
         self._limits = [
             _Limit(name, dimension, value, self.codec.names)

@@ -2,7 +2,8 @@
 """A table as a dataset of row groups, and the task whose jobs make them.
 
 A row group is a slice: its lease covers its cells, and its acknowledgement stages and commits its
-part. It lends what it holds as a job to its own cells, so that it takes no room from them.
+part. It holds no slot that its cells could need, and lends its submission to them, so that it takes
+no room from them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.definitions.column import SeedColumn, digest
 from penstock.definitions.context import Context
 from penstock.definitions.dataset import Dataset, SliceSource
 from penstock.definitions.table import Table
-from penstock.definitions.task import ASYNC, TaskOptions
+from penstock.definitions.task import ROW_GROUP, TaskOptions
 from penstock.errors import DatasetDamaged, InternalError
 from penstock.events.kinds import current as current_correlation
 from penstock.model.dataset import ROWS, SliceOutput
@@ -110,6 +111,7 @@ class RowGroupTask(SliceTask):
     """The task of the jobs that make the row groups of one table in one root."""
 
     reads_old = True
+    own_slot_kind = ROW_GROUP  # a slot that its cells need could be held by none of its groups
 
     def __init__(self, site: SliceSite, dataset: TableDataset) -> None:
         self._own = dataset
@@ -168,7 +170,7 @@ class RowGroupTask(SliceTask):
             policy=parts.policy,
             rand=parts.ids.random,
             pressure=None if parts.providers is None else parts.providers.pressure,
-            lends={SUBMISSION: 1, ASYNC: 1},
+            lends={SUBMISSION: 1},
         )
 
     def _old_part(self, order: SliceOrder, named: SliceNames) -> OldPart | None:

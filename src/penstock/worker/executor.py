@@ -47,6 +47,7 @@ from penstock.worker.task_protocol import RunJob
 DETACH_SECONDS = 5.0  # an attempt that does not end this long after it was told to is detached
 
 START_SECONDS = 60.0  # for a process that has to import the app first
+ROW_GROUP_SLOTS = 64  # row groups of tables at once; they wait for their cells, and hold no slot
 LENT_PLACES = 2  # in the table, for each slot that may be lent: for who lends and who borrows
 
 log = logging.getLogger("penstock.worker")

@@ -218,6 +218,7 @@ def _explain_waiting(facts: JobFacts, found: Explanation, answer: LeaseReport) -
 
 
 _SLOT_FLAGS = {"thread": "--threads", "process": "--process-slots"}
+_SET_SLOTS = frozenset({"async", *_SLOT_FLAGS})  # those of row groups are no setting
 
 
 def _slots(resource: str, status: WorkerStatus) -> str:
@@ -239,7 +240,7 @@ def _lent(use: SlotUse) -> str:
 def _more_slots(task: str, kind: str | None, status: WorkerStatus) -> str | None:
     """The command for a worker with twice as many slots of this kind."""
     use = None if kind is None else status.slots.get(kind)
-    if kind is None or use is None or use.limit is None:
+    if kind not in _SET_SLOTS or use is None or use.limit is None:
         return None
     more = max(2 * use.limit, 1)
     if kind in _SLOT_FLAGS:

@@ -324,11 +324,12 @@ def test_workers_whose_slots_are_full_are_told_as_of_their_last_word() -> None:
         ("async", "PENSTOCK_RUNTIME__ASYNC_SLOTS=8 penstock queue run"),
         ("thread", "penstock queue run --threads 8"),
         ("process", "penstock queue run --process-slots 8"),
+        ("row_group", None),  # how many of them there are is no setting
     ],
 )
 @pytest.mark.parametrize("is_leased", [False, True])
 def test_the_command_for_more_slots_is_that_of_their_kind(
-    kind: str, command: str, is_leased: bool
+    kind: str, command: str | None, is_leased: bool
 ) -> None:
     full = WorkerStatus(captured_at=0, slots={kind: SlotUse(4, 4)}, task_slots={"fetch": kind})
     denied = BlockedTasks("no_capacity", "capacity", kind, 3, 2, NOW, {})
