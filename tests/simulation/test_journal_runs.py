@@ -45,6 +45,48 @@ def test_an_attempt_after_a_loss_buys_only_what_is_missing() -> None:
     assert states(shop) == {CallState.ANSWERED: 3}
 
 
+PAST = "is done without a call through its paid provider 'api'"
+
+
+def test_a_task_that_passes_its_paid_provider_by_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop = Shop(None)
+
+    @shop.app.task(uses=shop.api)
+    async def bypass(ctx: Context, number: int) -> None:
+        """A client of its own would send here."""
+
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        for number in range(3):
+            t.enqueue(bypass.job(number=number), key=f"job{number}")
+        t.drain()
+
+    assert [PAST in line for line in caplog.messages].count(True) == 1
+
+
+@pytest.mark.parametrize("how", ["http", "admit"])
+def test_a_task_that_has_called_its_paid_provider_may_also_do_without(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop(None)
+
+    @shop.app.task(uses=shop.api)
+    async def sometimes(ctx: Context, number: int) -> None:
+        if number == 0 and how == "http":
+            await shop.ask("a")
+        elif number == 0:
+            async with ctx.admit(shop.api, domain="http", model="m"):
+                pass
+
+    with harness(shop.app, providers={"api": shop.provider}) as t:
+        for number in range(2):
+            t.enqueue(sometimes.job(number=number), key=f"job{number}", delay=number)
+        t.drain()
+
+    assert PAST not in caplog.text
+
+
 def test_a_bug_after_good_answers_buys_nothing_again() -> None:
     """Five jobs, two good calls each, then a bug in every attempt: ten answers in all."""
     shop = Shop(None)

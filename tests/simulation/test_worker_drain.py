@@ -156,6 +156,7 @@ def test_jobs_of_unknown_tasks_are_named_and_left(caplog: pytest.LogCaptureFixtu
         simulate(make_app(), main)
     assert "3 jobs of task 'gone' are left" in caplog.text
     assert "1 job of task 'also_gone' is left" in caplog.text
+    assert "cancel what is left: penstock queue cancel --task gone --yes" in caplog.text
 
 
 def test_jobs_that_wait_for_unknown_ones_are_stuck_and_named(

@@ -147,6 +147,12 @@ def _broken(name: str, error: BaseException) -> BaseException:
             f"The app {name!r} has a syntax error in line {error.lineno}{where}: {error.msg}. "
             "Correct it there."
         )
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{name.partition(':')[0]}.".startswith(f"{missing}."):
+        return AppNotFound(
+            f"The app {name!r} is in no module that is there: {missing!r} is missing. Name a file "
+            "such as pipeline.py, or module:attribute, with --app."
+        )
     text = str(error) or "no message"
     return AppNotFound(
         f"The app {name!r} cannot be imported: {type(error).__name__}: {text}{_place(error)}. "

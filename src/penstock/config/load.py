@@ -68,7 +68,19 @@ _ONLY_IN_FILES = {
     "BUDGET__": f"budgets of single names are set by [budget.…] in {PENSTOCK_TOML}",
 }
 #: What older tools call a setting.
-_OTHER_NAMES: dict[str, SettingPath] = {"max_workers": ("runtime", "thread_slots")}
+_OTHER_NAMES: dict[str, SettingPath] = {
+    "concurrency": ("runtime", "slots"),
+    "max_workers": ("runtime", "thread_slots"),
+}
+_PROVIDER_NAMES = {  # what others call a setting of a provider, or of a model of one
+    "concurrency": "max_parallel",
+    "max_concurrency": "max_parallel",
+    "requests_per_minute": "rpm",
+    "requests_per_second": "rpm, a minute's worth",
+    "rps": "rpm, a minute's worth",
+    "tokens_per_minute": "tpm",
+    "url": "base_url",
+}
 _SECRET_NAME = re.compile(r"token|secret|passw|credential|key", re.IGNORECASE)
 
 
@@ -149,16 +161,29 @@ def walk(
             yield (*above, name), value
 
 
-def _nearest_in_named_table(path: SettingPath) -> str:
+def _nearest_in_named_table(path: SettingPath, value: object) -> str:
     """What a name in a table that a user named may have been meant to be."""
     table = path[:-1]
     while not _names_in(table):
         table = table[:-1]
     known = _names_in(table)
+    if path[0] == "providers" and path[-1] in _PROVIDER_NAMES:
+        return f"the nearest known name is {dotted(table)}.{_PROVIDER_NAMES[path[-1]]}"
     near = difflib.get_close_matches(path[-1].lower(), known, 1)
     if near:
         return f"the nearest known name is {dotted((*table, near[0]))}"
+    if isinstance(value, Mapping) and path[0] == "providers" and path[2] == "models":
+        whole = dotted((*path[:3], _joined(path[3:], value, known)))
+        return f"a name with dots is written in quotes: {whole}"
     return f"known names in {dotted(table)} are {', '.join(known)}"
+
+
+def _joined(pieces: SettingPath, value: Mapping[str, object], known: Collection[str]) -> str:
+    """The name whose dots have made tables of it: what lies below is a piece, if it is no name."""
+    (only, below), *others = [*value.items()] or [("", None)]
+    if isinstance(below, Mapping) and only not in known and not others:
+        return _joined((*pieces, only), below, known)
+    return ".".join(pieces)
 
 
 def nearest_known(name: str, known: Collection[str], definition: str = "") -> str:
@@ -435,7 +460,7 @@ def _unknown_name(path: SettingPath, value: object, source: str) -> str:
     if path[:2] == (BUDGET, "table"):
         return f"{name} is not a setting (from {source}): there are no tables yet."
     if path[0] == BUDGET or (path[0] == "providers" and len(path) > 2):
-        near = _nearest_in_named_table(path)
+        near = _nearest_in_named_table(path, value)
         return f"{name} is not a setting, got {shown} (from {source}); {near}."
     known = [*map(dotted, FIELDS), *TABLES]
     last_parts = {field.rpartition(".")[2]: field for field in known}

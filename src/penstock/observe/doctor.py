@@ -30,6 +30,9 @@ from penstock.sentences import command, counted
 
 PYTHON_MIN = (3, 11)
 PLACES_SHOWN = 3
+SDKS = frozenset(
+    f"{kind}{name}" for kind in ("", "Async") for name in ("OpenAI", "AzureOpenAI", "Anthropic")
+)
 OLD_READY_SECONDS = 3600.0  # a job that is ready for longer is a problem
 NAMES_SHOWN = 5
 STEPS = (START, STEP)  # tasks of jobs of builds that no app defines
@@ -137,19 +140,31 @@ def provider_finding(providers: Iterable[str], files: Iterable[str]) -> Finding 
     names = ", ".join(map(repr, sorted(providers)))
     if not names:
         return None
-    places = [place for file in sorted(set(files)) for place in hidden_retries(Path(file))]
-    if places:
-        more = f" and {len(places) - PLACES_SHOWN} more" if len(places) > PLACES_SHOWN else ""
+    calls = [call for file in sorted(set(files)) for call in _calls_in(Path(file))]
+    bypasses = [place for place, name, said in calls if name in SDKS and "http_client" not in said]
+    if bypasses:
         return problem(
             "providers",
-            f"An SDK client would retry by itself, without a permit "
-            f"({', '.join(places[:PLACES_SHOWN])}{more}); give it max_retries=0.",
+            f"An SDK client sends past the providers {names} ({_places(bypasses)}), without "
+            "permit, journal and budget; give it http_client=PROVIDER.http_client() and "
+            "max_retries=0.",
+        )
+    retries = [
+        place
+        for place, _, said in calls
+        if "http_client" in said and not _is_zero(said.get("max_retries"))
+    ]
+    if retries:
+        return problem(
+            "providers",
+            f"An SDK client would retry by itself, without a permit ({_places(retries)}); give it "
+            "max_retries=0.",
         )
     return healthy("providers", f"{names}; an SDK client on top of them needs max_retries=0")
 
 
-def hidden_retries(file: Path) -> Iterator[str]:
-    """The places of SDK clients that retry by themselves, as far as the source can be read."""
+def _calls_in(file: Path) -> Iterator[tuple[str, str, dict[str | None, ast.expr]]]:
+    """Calls with known keywords, as far as the source can be read: place, name, keywords."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -157,8 +172,14 @@ def hidden_retries(file: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             said = {keyword.arg: keyword.value for keyword in node.keywords}
-            if "http_client" in said and None not in said and not _is_zero(said.get("max_retries")):
-                yield f"{file.name}, line {node.lineno}"
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if None not in said:  # **options
+                yield f"{file.name}, line {node.lineno}", name, said
+
+
+def _places(found: Sequence[str]) -> str:
+    more = f" and {len(found) - PLACES_SHOWN} more" if len(found) > PLACES_SHOWN else ""
+    return f"{', '.join(found[:PLACES_SHOWN])}{more}"
 
 
 def _is_zero(value: ast.expr | None) -> bool:

@@ -136,6 +136,10 @@ class AttemptContext:
             if self._on_call is not None:
                 self._on_call(provider, len(self._called) == 1)
 
+    def has_called(self, provider: str) -> bool:
+        """One of its requests was for this provider; it may have been a permit alone."""
+        return provider in self._called
+
     # ── Waiting for a permit ──────────────────────────────────────────────────────────────────
 
     def begin_wait(self, now: float) -> None:

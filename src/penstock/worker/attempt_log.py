@@ -8,13 +8,13 @@ nothing listens there, or the address is wrong, and no retry will mend that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.clock import Clock
 from penstock.events.kinds import Correlation, SchedulerEventKind
 from penstock.events.sink import SchedulerEvents
-from penstock.model.job import JobId, JobState, LeasedJob
+from penstock.model.job import JobId, JobKind, JobState, LeasedJob
 from penstock.model.lease import JobEnd, JobFailure, JobRef, Verdict
 from penstock.retry.policy import RetryPolicy
 from penstock.terminal_text import format_duration
@@ -137,6 +137,40 @@ def _cost(job: LeasedJob, failure: JobFailure, limits: TaskLimits) -> str:
 
 def _log(_subject: str, sentence: str) -> None:
     log.warning("%s", sentence)
+
+
+class BypassedProviders(WorkerObserver):
+    """Warns of tasks whose first done job made no call through the paid provider of its task.
+
+    A client of its own, such as an SDK without `http_client=`, passes the journal and budgets by.
+    """
+
+    def __init__(self, tasks: Mapping[str, ServedTask], paid: Collection[str]) -> None:
+        self._unseen = {  # task → its paid provider, until one of its jobs has called it
+            name: endpoint.resource.provider
+            for name, one in tasks.items()
+            for endpoint in one.task.endpoints
+            if endpoint.resource.provider in paid
+        }
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        job, calls, context = attempt.job, attempt.calls, attempt.request_context
+        provider = self._unseen.get(job.task)
+        if provider is None or job.kind is not JobKind.JOB or calls is None or context is None:
+            return
+        has_called = calls.has_any or context.has_called(provider)
+        is_done = type(end) is JobEnd and end.state is JobState.DONE
+        if has_called or is_done:
+            del self._unseen[job.task]
+        if is_done and not has_called:
+            log.warning(
+                "Job %r of task %r is done without a call through its paid provider %r. What a "
+                "client of its own has sent is neither kept nor counted in budgets; give an SDK "
+                "http_client=PROVIDER.http_client().",
+                job.key,
+                job.task,
+                provider,
+            )
 
 
 @dataclass(slots=True)

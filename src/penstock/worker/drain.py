@@ -250,10 +250,12 @@ class Drain:
     def _tell_left(self, unknown: dict[str, int], stuck: int) -> None:
         for task, count in sorted(unknown.items()):
             log.warning(
-                "%s of task %r %s left: this app does not define it, and no other worker does.",
+                "%s of task %r %s left: this app does not define it, and no other worker does. "
+                "Define it where the app is imported, or cancel what is left: %s",
                 counted(count, "job"),
                 task,
                 "is" if count == 1 else "are",
+                command("queue", "cancel", "--task", task, "--yes"),
             )
         if stuck:
             waits = "waits for those and is" if stuck == 1 else "wait for those and are"

@@ -225,7 +225,8 @@ class ProviderRun:
         self._run_id = run.run_id
         self._store_url = store.url
         self._journal: JournalWriter | None = None  # None: no call costs money
-        if any(one.paid is not None for one in served):
+        self.paid = frozenset(one.provider.name for one in served if one.paid is not None)
+        if self.paid:
             self._journal = JournalWriter(store, StoreRetry(log, clock, rand), budgets)
         self._lending: SlotLending | None = None
         self._credentials = {one.provider.name: _credentials(one) for one in served}

@@ -22,7 +22,7 @@ from penstock.model.task import SUBMISSION
 from penstock.worker.accounting import BottleneckProbe, CapacityRecord, RequestWaits, RunRecord
 from penstock.worker.accounts import AccountHold
 from penstock.worker.attempt import NEVER, Attempt, AttemptEnd, Stop
-from penstock.worker.attempt_log import AttemptLog, RefusedConnections
+from penstock.worker.attempt_log import AttemptLog, BypassedProviders, RefusedConnections
 from penstock.worker.budgets import BudgetHold
 from penstock.worker.cancellations import Cancellations
 from penstock.worker.completer import Completer
@@ -106,7 +106,8 @@ class Worker:
         if (supervisor := parts.supervisor) is not None:
             self._recycling = Recycling(parts.clock, self._executor, self.stop, supervisor.recycle)
         if providers is not None:
-            self._observers.subscribe((RequestWaits(self._core),))
+            bypassed = BypassedProviders(self._tasks, providers.paid)
+            self._observers.subscribe((RequestWaits(self._core), bypassed))
         probe, record = BottleneckProbe(self._core), self._record
         refused = RefusedConnections(parts.clock, supervisor)
         self._observers.subscribe(

@@ -106,6 +106,10 @@ APPS = [
         "'visits.py'",
     ),
     Mistake("queue run nofile.py", "The app file '", "nofile.py' does not exist. Name another"),
+    Mistake(
+        "queue run visits:app",
+        "The app 'visits:app' is in no module that is there: 'visits' is missing. Name a file",
+    ),
     Mistake("queue run visits", "'visits' is not an app; name a file such as pipeline.py"),
     Mistake(
         "queue list",

@@ -227,6 +227,19 @@ usd_per_million_tokens = {{ input = 1, output = 2 }}
             PAID + "[providers.ai.models.m]\nusd_per_million_tokens = { inputs = 1, output = 2 }",
             "the nearest known name is providers.ai.models.m.usd_per_million_tokens.input",
         ),
+        (
+            PAID + "[providers.ai.models.gpt-5.1]\nusd_per_million_tokens = { input = 1 }",
+            'a name with dots is written in quotes: providers.ai.models."gpt-5.1".',
+        ),
+        (
+            PAID + "[providers.ai.models.gpt-3.5.turbo]\nrpm = 5",
+            'a name with dots is written in quotes: providers.ai.models."gpt-3.5.turbo".',
+        ),
+        (PAID + "concurrency = 5", "the nearest known name is providers.ai.max_parallel."),
+        (
+            PAID + "[providers.ai.models.m]\nrps = 5",
+            "the nearest known name is providers.ai.models.m.rpm, a minute's worth.",
+        ),
     ],
 )
 def test_a_wrong_budget_is_refused_in_one_sentence(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.completion import complete_key
+from penstock.cli.completion import complete_key, nearest_keys
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.errors import UsageError
 from penstock.model.job import Job, JobState
@@ -63,7 +63,7 @@ def calls(
             answers: list[str | None] = [None] * len(found)
         else:
             target.mean(opened, key)
-            found = _of_job(opened, key)
+            found = _of_job(opened, key, target)
             answers = [_answer(opened, call.record) if answer else None for call in found]
     if as_json:
         print_document({"calls": list(map(document_of, found, answers))})
@@ -77,13 +77,13 @@ def calls(
             say(line)
 
 
-def _of_job(store: Store, key: str) -> list[NewestCall]:
+def _of_job(store: Store, key: str, target: Target) -> list[NewestCall]:
     """The calls of a job, the oldest first."""
     job = store.job(key).result()
     if job is None:
         raise UsageError(
-            f"No job has the key {key!r} in the store {store.url}. Correct the key, or name "
-            "another store with --store."
+            f"No job has the key {key!r} in the store {store.url}{nearest_keys(target, key)}. "
+            "Correct the key, or name another store with --store."
         )
     found = store.calls(job.id).result()
     return [NewestCall(job.key, job.app, _is_in_hand(job, call), call) for call in found]

@@ -270,6 +270,21 @@ def test_a_client_of_an_sdk_that_sends_again_by_itself_is_told(
         assert "pipeline.py, line 9" in found["text"]
 
 
+def test_a_client_of_an_sdk_that_sends_past_the_providers_is_told(
+    project: Path, command: Command
+) -> None:
+    text = SDK.replace("http_client=ai.http_client(){more}", "max_retries=0")
+    (project / "pipeline.py").write_text(text)
+
+    ended = command("doctor", "--json")
+
+    (found,) = [one for one in ended.document["findings"] if one["check"] == "providers"]
+    assert not found["ok"]
+    assert found["text"].startswith(
+        "An SDK client sends past the providers 'ai' (pipeline.py, line 9), without permit"
+    )
+
+
 def test_an_app_that_uses_an_unknown_provider_is_a_problem_of_the_app(
     project: Path, command: Command
 ) -> None:

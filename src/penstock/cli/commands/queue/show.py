@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.cli.completion import complete_key
+from penstock.cli.completion import complete_key, nearest_keys
 from penstock.cli.render.money import calls_document, calls_line
 from penstock.cli.target import AppOption, JsonOption, StoreOption, Target, only_utf8
 from penstock.clock import SystemClock
@@ -72,8 +72,8 @@ def show(
         url = opened.url
     if job is None:
         raise UsageError(
-            f"No job has the key {key!r} in the store {url}. Correct the key, or name another "
-            "store with --store."
+            f"No job has the key {key!r} in the store {url}{nearest_keys(target, key)}. Correct "
+            "the key, or name another store with --store."
         )
     document = document_of(job, history, calls, facts)
     if unit is not None:

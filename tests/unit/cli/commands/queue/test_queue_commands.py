@@ -369,10 +369,12 @@ def test_show_tells_everything_about_a_job(command: Command, project: Path) -> N
 def test_show_refuses_an_unknown_key(command: Command, project: Path) -> None:
     command("queue", "enqueue", "visit", "k", '{"host": "h"}', "--store", "sqlite:///x.db")
 
-    ended = command("queue", "show", "nobody", "--store", "sqlite:///x.db")
+    for typed in (("queue", "show"), ("calls",)):
+        ended = command(*typed, "kk", "--store", "sqlite:///x.db")
 
-    assert ended.code == 2
-    assert "No job has the key 'nobody' in the store sqlite:///" in ended.err
+        assert ended.code == 2
+        assert "No job has the key 'kk' in the store sqlite:///" in ended.err
+        assert "x.db; closest: 'k'. Correct the key" in ended.err
 
 
 def test_a_file_that_is_no_database_is_told(command: Command, project: Path) -> None:
