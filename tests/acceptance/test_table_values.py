@@ -123,6 +123,43 @@ def test_a_hidden_value_that_is_no_plain_data_is_made_anew(tmp_path: Path) -> No
     assert calls == {"pair": 5, "listed": 3}
 
 
+def test_what_depends_on_a_whole_group_is_made_anew_when_the_group_grows(tmp_path: Path) -> None:
+    calls: Counter[str] = Counter()
+
+    def rows(count: int, folder: Path) -> list[dict[str, Any]]:
+        app = Penstock("ranked", store=f"sqlite:///{folder / 'ranked.db'}")
+        table = app.table("ranked", buffer_size=4)
+        table.seed("n", source=[3, 5, 1, 4, 9, 7, 8, 6])
+
+        @table.column()
+        def own(n: int) -> int:
+            calls["own"] += 1
+            return n
+
+        @table.column(batch=True)
+        def rank(own: list[int]) -> list[int]:
+            calls["rank"] += 1
+            return [sorted(own).index(one) for one in own]
+
+        @table.column()
+        def told(rank: int) -> str:
+            return f"place {rank + 1}"
+
+        try:
+            return list(table.generate(count, out=folder / "out").rows())
+        finally:
+            app.close()
+
+    (tmp_path / "undisturbed").mkdir()
+    whole = rows(8, tmp_path / "undisturbed")
+    calls.clear()
+
+    assert [row["rank"] for row in rows(6, tmp_path)] == [1, 3, 0, 2, 1, 0]
+    assert rows(8, tmp_path) == whole
+    assert [row["told"] for row in whole[4:]] == ["place 4", "place 2", "place 3", "place 1"]
+    assert calls == {"own": 8, "rank": 3}  # the first group is left as it is
+
+
 ANSWERS: list[dict[str, Any]] = [
     {"n": 1, "text": "fine"},
     {"n": 2**70, "text": "large"},

@@ -442,6 +442,16 @@ class Table:
             gone=tuple(name for name in before if name not in new),
         )
 
+    @property
+    def group_columns(self) -> frozenset[str]:
+        """The columns whose values depend on all rows of a group: made for it, or needing such."""
+        found: set[str] = set()
+        for name in self.order:
+            column = self._columns[name]
+            if column.needs_group or not found.isdisjoint(column.needs):
+                found.add(name)
+        return frozenset(found)
+
     def judged(self, check: str) -> tuple[str, ...]:
         """The columns that are made anew when a check fails: the nearest answers that it read."""
         found: dict[str, None] = {}

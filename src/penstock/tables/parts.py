@@ -111,6 +111,8 @@ class OldPart:
         if self.part is None:
             return {}
         same = [name for name in wanted if self.part.identities.get(name) == table.identities[name]]
+        if self._records != dict(records):  # other rows, or rows that were dropped and may be made
+            same = [name for name in same if name not in table.group_columns]
         found: dict[str, dict[int, Any]] = {}
         for row, digest in records.items():
             if self._records.get(row) != digest:

@@ -123,6 +123,15 @@ def test_a_changed_prompt_changes_its_column_and_those_that_need_it() -> None:
     assert [name for name in before if before[name] != after[name]] == ["second", "third"]
 
 
+def test_what_needs_a_column_of_the_whole_group_depends_on_it_too(table: Table) -> None:
+    table.check("new", sql="count(*) = 1", needs="stars")
+    table.expression("told", "{{ new }}")
+    table.expression("shown", "{{ told }}")
+    table.expression("own", "{{ stars }}")
+
+    assert table.group_columns == {"new", "told", "shown"}
+
+
 def test_a_change_is_told_with_what_it_touches() -> None:
     def build(prompt: str, *more: str) -> Table:
         table = Penstock("tabled").table("reviews")
