@@ -250,6 +250,19 @@ def test_the_next_tick_plans_a_new_version_and_gives_the_plan_of_the_old_one_up(
         check(test)
 
 
+def test_code_that_changed_without_its_version_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    weather = Weather()
+    with harness(weather.app) as test:
+        test.advance("1m")
+        test.restart()
+        readings = weather.app.datasets["readings"]
+        readings.code = f"{readings.code}0"
+        test.advance("30m")
+    assert caplog.text.count("The code of dataset 'readings' has changed") == 1
+
+
 def test_a_restart_goes_on_with_the_plan() -> None:
     weather = Weather()
     weather.seconds = 120.0

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -114,6 +114,7 @@ class BuildScope:
     root: OutputRoot  # where slices are kept
     code_of: Callable[[str], str | None]  # the fingerprint of a dataset's function
     is_whole: Callable[[SliceOutput], bool] | None = None  # else it is outdated; None: all are
+    told: set[str] = field(default_factory=set)  # datasets whose code was told to have changed
 
 
 class Build:
@@ -349,7 +350,8 @@ class Build:
                 yield from _output(document).paths
 
     def _plan(self, now: int) -> BuildPlan:
-        scope, code = self._scope, ChangedCode(self._store, self._scope.code_of)
+        scope = self._scope
+        code = ChangedCode(self._store, scope.code_of, scope.told)
 
         def marks(dataset: str, start: int, end: int, version: str) -> SliceMarks:
             found = code.marks(dataset, start, end, built_as(version, scope.root.id))

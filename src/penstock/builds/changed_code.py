@@ -23,9 +23,22 @@ _output = msgspec.json.Decoder(SliceOutput).decode
 class ChangedCode:
     """Owns which slices one plan has found. Decides nothing: what is there stays fresh."""
 
-    def __init__(self, store: ManifestStore, code_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        store: ManifestStore,
+        code_of: Callable[[str], str | None],
+        told: set[str] | None = None,
+    ) -> None:
+        """Nothing was found.
+
+        Args:
+            store: where slices are kept.
+            code_of: the fingerprint of a dataset's function; None: it cannot be told.
+            told: datasets that were named by plans before, and are not again.
+        """
         self._store = store
-        self._code_of = code_of  # by dataset; None: it cannot be told
+        self._code_of = code_of
+        self._told = set() if told is None else told
         self._newest: dict[str, int] = {}
 
     def marks(self, dataset: str, start: int, end: int, built: str) -> SliceMarks:
@@ -40,8 +53,9 @@ class ChangedCode:
         ranges = [SliceRange(name, at, at) for name, at in self._newest.items()]
         for row in self._store.slices(ranges).result().rows if ranges else ():
             was, now = _output(row.document).code, self._code_of(row.dataset)
-            if was is None or now is None or not _differ(was, now):
+            if was is None or now is None or not _differ(was, now) or row.dataset in self._told:
                 continue
+            self._told.add(row.dataset)
             log.warning(
                 "The code of dataset %r has changed, its version (%s) has not: slices that are "
                 "there stay as they are. Give it another version= to build them anew.",
