@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def provider() -> Iterator[SimulatedProvider]:
 
 
 _opened: list[Penstock] = []
+_down = threading.Event()
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +178,44 @@ def test_more_row_groups_than_slots_do_not_wait_for_each_other(
     made = shop.table.generate(80, out=shop.out, slots=1, thread_slots=1)
 
     assert made.made == 80
+
+
+def test_a_preview_is_apart_from_the_table_and_buys_only_what_has_changed(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    def preview(prompt: str, rows: int = 2) -> Any:
+        shop = Shop(tmp_path, provider)
+        shop.table.llm("verdict", model=shop.model, prompt=prompt)
+        return shop.table.preview(rows, out=shop.out)
+
+    first = preview("Rate: {{ review }}").to_polars()
+    second = preview("Judge: {{ review }}").to_polars()
+    assert provider.counts.served == 6
+    assert second["review"].equals(first["review"])
+    assert preview("Judge: {{ review }}", 3).made == 3
+    assert provider.counts.served == 8
+    assert Shop(tmp_path, provider).table.result(out=tmp_path / "out").made == 0
+
+
+def test_rows_that_were_dropped_are_made_once_more_with_what_they_have(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    def shop() -> Shop:
+        made = Shop(tmp_path, provider)
+
+        @made.table.column(version=1)
+        async def odd(review: str, product: dict[str, str]) -> str:
+            if _down.is_set() and product["name"] == "coat 2":
+                raise KeyError(review)
+            return product["name"]
+
+        return made
+
+    _down.set()  # whoever the function asks is no part of its code
+    assert shop().generate(20).made == 16
+    _down.clear()
+    assert shop().generate(20).made == 16
+    kept = shop()
+    again = kept.table.generate(20, out=kept.out, retry_dropped=True)
+    assert (again.made, again.dropped) == (20, [])
+    assert provider.counts.served == 20

@@ -123,7 +123,12 @@ def check_parquet(datasets: Datasets, names: Collection[str]) -> None:
 
 
 def build_scope(
-    app: str, datasets: Datasets, root: OutputRoot, rows: int | None = None
+    app: str,
+    datasets: Datasets,
+    root: OutputRoot,
+    rows: int | None = None,
+    *,
+    retry_dropped: bool = False,
 ) -> BuildScope:
     """What a build of an app is about: its datasets, and where their jobs and slices go.
 
@@ -132,6 +137,7 @@ def build_scope(
         datasets: all of them.
         root: where slices are kept.
         rows: of a table: a part that has fewer of them than it may is outdated.
+        retry_dropped: so is one of which rows were dropped.
     """
     placements = {
         name: Placement(
@@ -143,14 +149,16 @@ def build_scope(
         for name, dataset in datasets.items()
     }
     specs = {name: dataset.spec for name, dataset in datasets.items()}
-    is_whole = None if rows is None else partial(_has_rows, rows)
+    is_whole = None if rows is None else partial(_has_rows, rows, not retry_dropped)
     return BuildScope(app, specs, placements, root, lambda name: datasets[name].code, is_whole)
 
 
-def _has_rows(rows: int, output: SliceOutput) -> bool:
+def _has_rows(rows: int, may_lack: bool, output: SliceOutput) -> bool:
     """Whether a part of a table has as many rows as it may."""
     part = output.part
-    return part is not None and part.asked >= min(part.size, rows - output.at)
+    if part is None or (part.dropped_count and not may_lack):
+        return False
+    return part.asked >= min(part.size, rows - output.at)
 
 
 def build_tasks(

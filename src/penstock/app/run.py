@@ -26,7 +26,7 @@ from penstock.app.build import (
 from penstock.app.daemon import begun_now, checked_values, plan_of_now, preflight_run
 from penstock.app.queue import Queue
 from penstock.app.registry import Registry
-from penstock.builds.build import Build, EmbeddedBuild
+from penstock.builds.build import Build, BuildScope, EmbeddedBuild
 from penstock.builds.changed_code import ChangedCode
 from penstock.builds.locks import LockHeartbeat, LockHolder
 from penstock.clock import SystemClock, to_micros
@@ -55,7 +55,7 @@ from penstock.worker.task_protocol import TaskOrder
 from penstock.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from penstock.app.table import AppTable
+    from penstock.tables.row_group import TableDataset
 
 T = TypeVar("T")
 
@@ -231,43 +231,45 @@ class Runner:
         request = self.request(targets, start, end, now, **options)
         check_build(registry.dataset_specs, request, now)
         check_parquet(registry.datasets, closure(registry.dataset_specs, request.targets))
-        return await self._bring(request, registry.datasets, loaded, signals, on_progress)
+        scope = build_scope(registry.name, registry.datasets, self._queue.root(loaded))
+        return await self._bring(request, scope, registry.datasets, loaded, signals, on_progress)
 
     async def generate(
         self,
-        table: AppTable,
+        dataset: TableDataset,
         rows: int,
         flags: Mapping[str, object],
         signals: bool,
         on_progress: OnProgress | None,
         *,
-        force: bool = False,
+        retry_dropped: bool = False,
     ) -> BuildReport:
         """Make the rows of a table that are not there; `signals` stop its jobs."""
         check_on_progress(on_progress)
-        loaded = self._loaded(flags)
-        request = rows_request(table.name, rows, force=force)
-        datasets = {table.name: table.dataset}
-        return await self._bring(request, datasets, loaded, signals, on_progress, rows)
+        loaded, root = self._loaded(flags), self._queue.root
+        request, datasets = rows_request(dataset.name, rows), {dataset.name: dataset}
+        scope = build_scope(
+            self._registry.name, datasets, root(loaded), rows, retry_dropped=retry_dropped
+        )
+        return await self._bring(request, scope, datasets, loaded, signals, on_progress)
 
     async def _bring(
         self,
         request: BuildRequest,
+        scope: BuildScope,
         datasets: Datasets,
         loaded: LoadedSettings,
         signals: bool,
         on_progress: OnProgress | None,
-        rows: int | None = None,
     ) -> BuildReport:
         """Do what a request asks for, whatever it is of."""
         registry, times = self._registry, loaded.settings.runtime
         ids, clock = SystemIds(), SystemClock()
         run_id = ids.new_id("run")
         store = await self._queue.store_async()
-        root = self._queue.root(loaded)
         ttl = times.lease_ttl_seconds
         build = Build(
-            build_scope(registry.name, datasets, root, rows),
+            scope,
             request,
             LockHolder(run_id, own_identity(), ttl),
             store,
@@ -281,7 +283,7 @@ class Runner:
         )
 
         async def work(end_key: str, begun: Callable[[Worker], None]) -> str | None:
-            tasks = build_tasks(datasets, root, build.names)
+            tasks = build_tasks(datasets, scope.root, build.names)
             options = wiring.RunOptions(
                 run_id=run_id, app=registry.name, until=end_key, signals=signals
             )

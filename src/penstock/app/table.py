@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.tables.row_group import TableDataset
     from penstock.tables.table_rows import TableFigures, TableRows
 
+PREVIEW = ".preview"  # after the name of a table: its preview
 ROWS_MAX = 1_000_000_000
 
 
@@ -56,6 +58,7 @@ class AppTable(Table):
         slots: int | None = None,
         thread_slots: int | None = None,
         on_progress: OnProgress | None = None,
+        retry_dropped: bool = False,
     ) -> TableResult:
         """Make the rows that are not there yet, inside this program.
 
@@ -68,14 +71,57 @@ class AppTable(Table):
             slots: how many tasks may run at once, of all kinds together.
             thread_slots: how many of them in threads.
             on_progress: see `app.build`.
+            retry_dropped: rows that were dropped are made once more; what they have is kept.
         """
-        count = self.row_count(rows)
-        runner = self._app.runner
-        flags = table_flags(out, slots, thread_slots)
-        report = runner.wait(
-            lambda: runner.generate(self, count, flags, signals=True, on_progress=on_progress)
+        return self._generate(
+            self.dataset,
+            self.row_count(rows),
+            out,
+            table_flags(out, slots, thread_slots),
+            on_progress,
+            retry_dropped=retry_dropped,
         )
-        return self.result(count, out, report)
+
+    def preview(self, rows: int = 5, *, out: str | os.PathLike[str] | None = None) -> TableResult:
+        """Make a few rows apart from the table, to look at: the first ones, as they will be made.
+
+        They are kept as a small table of their own (`NAME.preview`), so that a second preview buys
+        only what has changed. Budgets count what it costs.
+
+        Args:
+            rows: how many.
+            out: as for `generate`.
+        """
+        dataset, count = self._preview_dataset(), self.row_count(rows)
+        return self._generate(dataset, count, out, table_flags(out, None, None), None)
+
+    def _preview_dataset(self) -> TableDataset:
+        from penstock.tables.row_group import TableDataset
+
+        return TableDataset(self, self._app, f"{self.name}{PREVIEW}")
+
+    def _generate(
+        self,
+        dataset: TableDataset,
+        count: int,
+        out: str | os.PathLike[str] | None,
+        flags: dict[str, object],
+        on_progress: OnProgress | None,
+        *,
+        retry_dropped: bool = False,
+    ) -> TableResult:
+        runner = self._app.runner
+        report = runner.wait(
+            lambda: runner.generate(
+                dataset,
+                count,
+                flags,
+                signals=True,
+                on_progress=on_progress,
+                retry_dropped=retry_dropped,
+            )
+        )
+        return self._result(dataset, count, out, report)
 
     async def generate_async(
         self,
@@ -85,13 +131,20 @@ class AppTable(Table):
         slots: int | None = None,
         thread_slots: int | None = None,
         on_progress: OnProgress | None = None,
+        retry_dropped: bool = False,
     ) -> TableResult:
         """The same on an event loop, whose host keeps its signals; cancelling stops gracefully."""
-        count = self.row_count(rows)
+        count = await asyncio.to_thread(self.row_count, rows)  # seeds are read
         runner = await self._app.runner_async()
-        flags = table_flags(out, slots, thread_slots)
-        report = await runner.generate(self, count, flags, signals=False, on_progress=on_progress)
-        return self.result(count, out, report)
+        report = await runner.generate(
+            self.dataset,
+            count,
+            table_flags(out, slots, thread_slots),
+            signals=False,
+            on_progress=on_progress,
+            retry_dropped=retry_dropped,
+        )
+        return self._result(self.dataset, count, out, report)
 
     def row_count(self, rows: int | None) -> int:
         """How many rows are wanted; UsageError if that is no count."""
@@ -114,9 +167,18 @@ class AppTable(Table):
         report: BuildReport | None = None,
     ) -> TableResult:
         """What is there of the first so many rows; None: of all."""
+        return self._result(self.dataset, rows, out, report)
+
+    def _result(
+        self,
+        dataset: TableDataset,
+        rows: int | None,
+        out: str | os.PathLike[str] | None,
+        report: BuildReport | None,
+    ) -> TableResult:
         from penstock.tables.table_rows import TableRows
 
-        app, dataset = self._app, self.dataset
+        app = self._app
         loaded = app.load(table_flags(out, None, None))
         found = TableRows(
             slice_names(dataset.spec),

@@ -252,7 +252,13 @@ class BuildLead:
         self._task: asyncio.Task[Prepared | None] | None = None
         self.plan_id: str | None = None  # known when it has run
         self._build = Build(
-            build_scope(app.name, spec_datasets(app, spec), app.root(loaded), spec.rows),
+            build_scope(
+                app.name,
+                spec_datasets(app, spec),
+                app.root(loaded),
+                spec.rows,
+                retry_dropped=spec.retry_dropped,
+            ),
             typed_request(app.datasets, spec, to_micros(clock.now())),
             LockHolder(run_id, spec.mark, loaded.settings.runtime.lease_ttl_seconds),
             app.store,

@@ -30,6 +30,7 @@ class BuildSpec(msgspec.Struct, frozen=True, kw_only=True):
     yes: bool = False
     mark: str = ""  # of the process that keeps its locks alive
     rows: int | None = None  # of the table that is its only target; None: it builds datasets
+    retry_dropped: bool = False  # rows of it that were dropped are made once more
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -176,8 +176,9 @@ def _cells(table: Table, schema: PartSchema, result: RowGroupResult) -> pa.Table
     lines: list[dict[str, Any]] = []
     values = dict(zip(result.rows, result.values, strict=True))
     seeds = [name for name, one in table.columns.items() if isinstance(one, SeedColumn)]
-    for number in result.rows:
-        digest = record_digest({name: values[number].get(name) for name in seeds})
+    dropped = {one.row: one.values for one in result.dropped}
+    for number, row in sorted([*values.items(), *dropped.items()]):
+        digest = record_digest({name: row.get(name) for name in seeds})
         lines.append({"row": number, "column": RECORDS, "value": digest})
     for place in sorted(set(result.figures) | set(result.errors), key=_order(table)):
         number, name = place
@@ -188,8 +189,8 @@ def _cells(table: Table, schema: PartSchema, result: RowGroupResult) -> pa.Table
             line |= {field: getattr(figures, field) for field in _FIGURES}
         if error is not None:
             line |= {"error": error.kind, "message": error.message}
-        row = values.get(number)
-        if error is None and row is not None and name in row:
+        row = values.get(number, dropped.get(number, {}))
+        if error is None and name in row:
             line["value"] = schema.types[name].to_json(row[name])
         lines.append(line)
     return pa.Table.from_pylist(lines, schema=_cell_schema())

@@ -65,8 +65,13 @@ class RowGroups:
 class TableDataset(Dataset[..., Any]):
     """The dataset whose slices are the parts of a table."""
 
-    def __init__(self, table: Table, source: SliceSource) -> None:
+    def __init__(self, table: Table, source: SliceSource, name: str | None = None) -> None:
         """Read what must be known before the first row: types, and what the seeds hold.
+
+        Args:
+            table: as declared.
+            source: whoever reads slices.
+            name: of the dataset; the table's otherwise.
 
         Raises:
             UsageError: the table has a mistake, or a seed cannot be read.
@@ -84,7 +89,7 @@ class TableDataset(Dataset[..., Any]):
         options = TaskOptions(group=self.definition.group.key, limits={TABLE: table.name})
         records = [reader.fingerprint for reader in self.readers.values()]
         super().__init__(
-            table.name,
+            name or table.name,
             _shape,
             RowGroups(table.options.buffer_size),
             (),

@@ -100,6 +100,9 @@ def generate(
             "--limit-usd", metavar="X", help="Spend no more dollars than that in this run."
         ),
     ] = None,
+    retry_dropped: Annotated[
+        bool, typer.Option("--retry-dropped", help="Make rows that were dropped once more.")
+    ] = False,
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
     threads: ThreadsOption = None,
@@ -123,6 +126,7 @@ def generate(
         eager=True,
         yes=True,
         rows=count,
+        retry_dropped=retry_dropped,
         mark=own_identity(),
     )
     run = spec_of(context, target, app, processes=processes, drain=False, build=spec)
@@ -143,6 +147,30 @@ def generate(
             _warn_of(report.failed)
             return code or 1
         return code or int(not result.made)
+
+
+@commands.command("preview", cls=AppCommand)
+def preview(
+    name: NameArgument = None,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="How many.")] = 5,
+    out: OutOption = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make a few rows apart from the table and print them, the first one with what it has cost."""
+    with Target.named(app=app, store=store, out=out).opened_app() as opened:
+        result = _table(opened, name).preview(rows, out=out)
+        if as_json:
+            print_document({**_document(result), "preview": [*map(_shown, result.rows())]})
+        else:
+            _tell_record(result)
+            _tell(result)
+        report = result.report
+        if report is not None and report.failed:
+            _warn_of(report.failed)
+            return 1
+        return int(not result.made)
 
 
 @commands.command("show", cls=AppCommand)
@@ -261,6 +289,29 @@ def _tell(result: TableResult) -> None:
     lines = [_column_line(name, one) for name, one in result.columns.items()]
     for line in format_table(head, lines) if lines else ():
         say(line)
+
+
+def _tell_record(result: TableResult) -> None:
+    """Each row as lines of column and value; below the first one what its cells have cost."""
+    cells = {(cell["row"], cell["column"]): cell for cell in result.cells()}
+    for number, row in enumerate(result.rows()):
+        say(f"row {number}")
+        for column, value in row.items():
+            text = value if isinstance(value, str) else json.dumps(_shown(value), default=str)
+            cell = cells.get((number, column))
+            cost = "" if cell is None or number else f"  [{_cost(cell)}]"
+            say(f"  {column}: {escaped(text)}{cost}")
+
+
+def _cost(cell: dict[str, Any]) -> str:
+    money = "cost unknown" if cell["micros"] is None else f"${format_usd(cell['micros'])}"
+    waited, served = cell["waited_seconds"] or 0.0, cell["served_seconds"] or 0.0
+    return f"{money}, waited {waited:.1f} s, served {served:.1f} s"
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401
+    """A value as JSON has it."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def _column_line(name: str, one: Any) -> tuple[str, ...]:  # noqa: ANN401 (ColumnFigures)
