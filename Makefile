@@ -24,6 +24,8 @@ PG_RESTARTS ?= 1000
 PG_COMMITS ?= 2000
 JOURNAL_KILLS ?= 100
 JOURNAL_CALLS ?= 1000
+TABLE_KILLS ?= 100
+TABLE_CELLS ?= 3000
 CALENDAR_YEARS ?= 30
 DAEMON_PARTITIONS ?= 1000
 DAEMON_KILLS ?= 100
@@ -31,7 +33,7 @@ BUILD_KILLS ?= 200
 CAMPAIGN_SQLITE ?= 300
 CAMPAIGN_POSTGRES ?= 150
 SOAKS := soak-kill soak-power soak-sqlite soak-size soak-points soak-races soak-workers soak-mutants \
-  soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal \
+  soak-signals soak-import soak-flat soak-pg soak-pg-races soak-journal soak-tables \
   soak-calendar soak-models soak-daemon soak-daemons soak-builds soak-campaign
 SECONDS ?= 1800
 DEEPER = $(shell grep -l 'tests.depth' -r tests --include='test_*.py')
@@ -124,6 +126,9 @@ soak-pg-races: .venv/ok ## Interleave operations on PostgreSQL, and let fleets l
 
 soak-journal: .venv/ok ## Kill runs of JOURNAL_CALLS paid calls JOURNAL_KILLS times, count what was bought twice
 	$(BIN)/python -m tests.faults.soak_journal --kills $(JOURNAL_KILLS) --calls $(JOURNAL_CALLS)
+
+soak-tables: .venv/ok ## Kill the generation of a table of TABLE_CELLS paid cells TABLE_KILLS times, and compare it with an undisturbed one
+	$(BIN)/python -m tests.faults.soak_tables --kills $(TABLE_KILLS) --cells $(TABLE_CELLS)
 
 soak-models: .venv/ok ## Compare stores, admission and simulated runs with their models, with thousands of examples
 	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal --timeout 7200 $(DEEPER)
