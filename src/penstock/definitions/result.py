@@ -91,7 +91,8 @@ def _reason(job: Job) -> str:
     error = job.last_error
     if error is None:
         return ""
-    return error.message if job.state is JobState.SKIPPED else f"{error.kind}: {error.message}"
+    says_itself = job.state is JobState.SKIPPED or error.message.startswith(f"{error.kind} ")
+    return error.message if says_itself else f"{error.kind}: {error.message}"
 
 
 class ResultReader(Protocol):

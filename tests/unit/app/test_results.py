@@ -66,6 +66,11 @@ async def wait(ctx: Context) -> list[str]:
     return [*(await ctx.upstream_async())]
 
 
+@app.task(max_attempts=1)
+async def forgets(ctx: Context) -> Any:
+    return wait.function(ctx)  # without await
+
+
 @app.task()
 async def nothing(ctx: Context) -> None: ...
 
@@ -147,6 +152,18 @@ def test_other_ends_say_why_there_is_no_result(t: Harness) -> None:
     with pytest.raises(JobCancelled, match="'page:abc' of task 'fetch' was cancelled"):
         fetch.result("page:abc")
     assert (bad.value.reason, bad.value.attempts) == ("ValueError: no such page", 1)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'wait' was never awaited")
+def test_a_result_that_was_not_awaited_is_told_as_that(t: Harness) -> None:
+    app.enqueue(forgets.job(), key="f")
+    t.drain()
+
+    with pytest.raises(JobFailed) as told:
+        forgets.result("f")
+
+    assert told.value.reason.startswith("result is not JSON: $: a value of type coroutine")
+    assert told.value.reason.endswith("did you forget 'await'?")
 
 
 def test_an_unknown_key_and_a_key_of_another_task_are_told_apart(t: Harness) -> None:
