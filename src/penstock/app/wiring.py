@@ -181,10 +181,8 @@ def build_worker(
     )
     if checked is not None:
         parts = replace(parts, begin=partial(checked.read, store, parts.retry))
-    config = _config(options, settings, sources, providers, share)
+    config = _config(options, tasks, settings, sources, providers, share)
     config = replace(config, unserved=unserved_tasks(tasks, policies, share))
-    if any(task.slot_kind == ROW_GROUP for task in tasks.values()):
-        config = replace(config, slots={**config.slots, ROW_GROUP: ROW_GROUP_SLOTS})
     config = _keeping_plan(plan, config, options, parts, tasks)
     return Worker(config, served_tasks(tasks, settings, parts, preflights, checked), parts)
 
@@ -221,16 +219,20 @@ def _keeping_plan(
 
 def _config(
     options: RunOptions,
+    tasks: Mapping[str, Task[..., Any]],
     settings: Settings,
     sources: Mapping[str, str],
     providers: Mapping[str, Provider],
     share: ProcessShare,
 ) -> WorkerConfig:
     runtime = settings.runtime
+    slots = runtime.slots_by_kind()
+    if any(task.slot_kind == ROW_GROUP for task in tasks.values()):
+        slots[ROW_GROUP] = ROW_GROUP_SLOTS
     return WorkerConfig(
         run_id=options.run_id,
         app=options.app,
-        slots=runtime.slots_by_kind(),
+        slots=slots,
         slots_max=runtime.slots,
         lease_ttl_seconds=options.lease_ttl_seconds or runtime.lease_ttl_seconds,
         grace_seconds=runtime.grace_seconds,
