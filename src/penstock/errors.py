@@ -54,6 +54,7 @@ PenstockError
 ├── PreflightFailed                  yours or the world's: a check before the work did not pass
 ├── ScheduleEnded                    yours: a schedule has used up its attempts, the run ended
 ├── TooManyFailures                  yours or the world's: most of the last cells of a column failed
+├── TableStopped                     yours: a column has failed that ends the run where it fails
 └── InternalError                    ours: an invariant is broken; please report it
 ```
 
@@ -417,6 +418,10 @@ class ScheduleEnded(PenstockError):
 
 class TooManyFailures(PenstockError):
     """Too many of the last cells of a column failed for good, so nothing more of it is started."""
+
+
+class TableStopped(PenstockError):
+    """A column of a table that is to end the run where it fails (`on_fail="stop"`) has failed."""
 
 
 class InternalError(PenstockError):

@@ -219,3 +219,28 @@ def test_rows_that_were_dropped_are_made_once_more_with_what_they_have(
     again = kept.table.generate(20, out=kept.out, retry_dropped=True)
     assert (again.made, again.dropped) == (20, [])
     assert provider.counts.served == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "table_options"),
+    [({"on_fail": "stop"}, {}), ({}, {"early_stop_window": 4})],
+    ids=["stop", "early stop"],
+)
+def test_what_ends_a_run_is_not_tried_again(
+    tmp_path: Path, options: dict[str, Any], table_options: dict[str, Any]
+) -> None:
+    app = Penstock("stopped", store=f"sqlite:///{tmp_path / 'stopped.db'}")
+    _opened.append(app)
+    table = app.table("stopped", buffer_size=4, **table_options)
+    table.seed("n", source=list(range(4)))
+    calls = []
+
+    @table.column(attempts=1, **options)
+    async def broken(n: int) -> int:
+        calls.append(n)
+        raise KeyError(n)
+
+    result = table.generate(4, out=tmp_path / "out")
+
+    assert result.made == 0
+    assert len(calls) == len(set(calls))

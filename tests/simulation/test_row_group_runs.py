@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.admission.tasks.controller import TaskAdmissionConfig, TaskAdmissionController
 from penstock.definitions.column import SeedColumn
 from penstock.definitions.table import Table, TableOptions
-from penstock.errors import ProviderThrottled, TooManyFailures
+from penstock.errors import ProviderThrottled, TableStopped, TooManyFailures
 from penstock.events.kinds import Correlation
 from penstock.events.sink import SchedulerEvents
 from penstock.retry.policy import RetryPolicy
@@ -25,7 +25,6 @@ from penstock.tables.row_group_run import (
     RowGroupRun,
     RowGroupSite,
     TableDefinition,
-    TableStopped,
 )
 from penstock.tables.seeds import SeedReader
 from penstock.testing import RecordingSink, VirtualClock, run_virtual

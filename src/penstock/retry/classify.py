@@ -32,6 +32,8 @@ from penstock.errors import (
     ReplyOverdue,
     RequestAdmissionError,
     StrictJsonError,
+    TableStopped,
+    TooManyFailures,
     UnknownTask,
     UsageError,
 )
@@ -427,7 +429,10 @@ _MISTAKE = Classified(FailureClass.MISTAKE)
 
 #: Of these themselves, not of what inherits from them: a refused batch may be accepted later.
 _MISTAKES = frozenset(
-    {UsageError, PayloadError, StrictJsonError, UnknownTask, ProviderNotAvailableHere}
+    {
+        *(UsageError, PayloadError, StrictJsonError, UnknownTask, ProviderNotAvailableHere),
+        *(TableStopped, TooManyFailures),  # a row group has tried its cells again itself
+    }
 )
 
 

@@ -30,7 +30,7 @@ from penstock.definitions.column import (
 from penstock.definitions.context import Context
 from penstock.definitions.table import Table
 from penstock.definitions.template import TemplateFailed
-from penstock.errors import InternalError, TooManyFailures, UsageError
+from penstock.errors import InternalError, TableStopped, TooManyFailures
 from penstock.model.provider import ANY, RequestResourceKey
 from penstock.model.table import CellError, CellFigures, ColumnKind, DroppedRow, OnFail
 from penstock.model.task import SchedulableTask, SchedulerResourceRequest, TaskGroupSpec
@@ -80,10 +80,6 @@ class _RowDropped(Exception):
     def __init__(self, error: CellError) -> None:
         super().__init__(error.message)
         self.error = error
-
-
-class TableStopped(UsageError):
-    """A column that is to end the run where it fails has failed."""
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
