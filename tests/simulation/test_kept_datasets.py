@@ -299,6 +299,12 @@ def test_mistakes_are_named_at_the_start(since: str, targets: list[str], said: s
     assert said in str(refused.value)
 
 
+def test_a_missing_extra_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.app.build.find_spec", lambda _: None)
+    with harness(Weather().app) as test, pytest.raises(UsageError, match="pyarrow is not insta"):
+        test.advance("1m")
+
+
 def test_a_schedule_keeps_at_least_one_dataset() -> None:
     with pytest.raises(UsageError, match="keeps no dataset"):
         Weather().app.keep_current(since="2024-01-01", every="1h", name="none")
