@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.campaign.crew import Crew, Run
 from tests.processes import REPOSITORY
 
-SECONDS_TOGETHER = 12.0
+SECONDS_TOGETHER = 10.0
+SECONDS_TO_WORK = 60.0
 APP = "alpha"
 
 
@@ -42,14 +43,12 @@ class Skew:
         crew.programs = self._first
         runs = {"the first": crew.start(APP), "its producer": crew.start_producer(APP)}
         crew.runs += runs.values()
-        until = time.monotonic() + 60
-        while not crew.works(runs["the first"]) and time.monotonic() < until:
-            time.sleep(0.1)
-        time.sleep(2)
+        self._await_work(runs["the first"])
         before = time.monotonic()
         crew.programs = self._second
         runs |= {"the second": crew.start(APP), "its other producer": crew.start_producer(APP)}
         crew.runs += runs.values()
+        self._await_work(runs["the second"])
         time.sleep(SECONDS_TOGETHER)
         for name, run in runs.items():
             self.fates[name] = self._fate(name, run)
@@ -58,6 +57,15 @@ class Skew:
         for run in runs.values():
             self._end(run, before)
         crew.drain(APP)
+
+    def _await_work(self, run: Run) -> None:
+        """Until a run has begun a body, or has ended, and a little longer."""
+        until = time.monotonic() + SECONDS_TO_WORK
+        while run.process.poll() is None and time.monotonic() < until:
+            if self._crew.works(run):
+                break
+            time.sleep(0.1)
+        time.sleep(2)
 
     def _fate(self, name: str, run: Run) -> str:
         """How one stands: at work, or ended with a sentence, which may be no traceback."""
