@@ -75,7 +75,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
     return Shared(tmp_path, f"sqlite:///{tmp_path}/shared.db")
 
 
-def test_an_app_runs_its_own_jobs_only(shared: Shared) -> None:
+def test_f87_an_app_runs_its_own_jobs_only(shared: Shared) -> None:
     assert shared.enqueue("a") == "True"
 
     shared.good("queue", "run", "b.py", "--drain")

@@ -268,7 +268,7 @@ def test_a_wrong_budget_is_refused_before_anything_runs(tmp_path: Path) -> None:
     )
 
 
-def test_a_total_holds_over_a_kill_is_shown_and_can_be_reset(
+def test_f77_a_total_holds_over_a_kill_is_shown_and_can_be_reset(
     tmp_path: Path, provider: SimulatedProvider
 ) -> None:
     """Killed with -9 in the middle and resumed: in all it is not exceeded."""

@@ -119,7 +119,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return make_cluster().url()
 
 
-def test_nothing_is_sent_before_the_end_of_a_pause_that_one_process_was_told_of(
+def test_f84_nothing_is_sent_before_the_end_of_a_pause_that_one_process_was_told_of(
     tmp_path: Path, store_url: str, refusing: SimulatedProvider
 ) -> None:
     shop = Shop(tmp_path, refusing.url, store_url)
@@ -216,7 +216,7 @@ def bank_shop(tmp_path: Path, store_url: str, bank: Bank) -> Iterator[Shop]:
         yield Shop(tmp_path, provider.url, store_url, f'api="openai", api_key=Secret.file({key!r})')
 
 
-def test_a_closed_account_is_left_alone_by_all_and_a_replaced_key_opens_it_for_all(
+def test_f83_a_closed_account_is_left_alone_by_all_and_a_replaced_key_opens_it_for_all(
     store_url: str, bank: Bank, bank_shop: Shop
 ) -> None:
     shop = bank_shop
@@ -244,7 +244,7 @@ def test_a_closed_account_is_left_alone_by_all_and_a_replaced_key_opens_it_for_a
     assert bank.keys == [OLD_KEY] * 2 + [NEW_KEY] * (1 + 2 * JOBS)
 
 
-def test_the_next_drain_asks_once_and_goes_on_if_the_account_was_filled(
+def test_f83_the_next_drain_asks_once_and_goes_on_if_the_account_was_filled(
     store_url: str, bank: Bank, bank_shop: Shop
 ) -> None:
     bank.replace_key()

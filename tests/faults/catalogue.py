@@ -24,6 +24,7 @@ DUE = (
     *("F37", "F38", "F39", "F40", "F41", "F42", "F43", "F59", "F60", "F61", "F62", "F72"),
     *("F09", "F23", "F63", "F64"),
     *("F44", "F45", "F46", "F47", "F48", "F50", "F51", "F52"),
+    *(f"F{n:02}" for n in range(75, 90)),
 )
 
 
@@ -112,6 +113,21 @@ CATALOGUE = (
     Fault("F72", "versions meet: old stores, killed migrations, old workers"),
     Fault("F73", "Ray loses actors, nodes or its head", "the fleet"),
     Fault("F74", "a day of load with faults", "the release"),
+    Fault("F75", "programs that a task started, when it or its worker dies"),
+    Fault("F76", "output that nobody reads"),
+    Fault("F77", "spending: sends of unknown fate, kills, many processes"),
+    Fault("F78", "code of users that blocks after its body"),
+    Fault("F79", "a run that stands still (Ctrl-Z) and goes on"),
+    Fault("F80", "redirects to elsewhere, with keys and bodies"),
+    Fault("F81", "held-back work beside other work"),
+    Fault("F82", "a dead provider beside a healthy one"),
+    Fault("F83", "a dead key, an empty account"),
+    Fault("F84", "a provider that asks for a long pause"),
+    Fault("F85", "errors of a task's own code that look like the network's"),
+    Fault("F86", "a bug after a paid call"),
+    Fault("F87", "two apps on one store"),
+    Fault("F88", "files that others may write"),
+    Fault("F89", "files named like modules of Python, few descriptors"),
 )
 
 

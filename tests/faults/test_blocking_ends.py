@@ -59,7 +59,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     shop.close()
 
 
-def test_what_blocks_after_a_body_ends_by_its_time_limit_and_stops_nobody(shop: Shop) -> None:
+def test_f78_what_blocks_after_a_body_ends_by_its_time_limit_and_stops_nobody(shop: Shop) -> None:
     bad = [key for task in BAD for key in shop.add(task)]
     innocents = shop.add("innocent", 20)
 

@@ -123,7 +123,9 @@ def watch(shop: Shop) -> Iterator[Watch]:
     watch.stop()
 
 
-def test_programs_of_a_process_task_end_with_it_however_it_ends(shop: Shop, watch: Watch) -> None:
+def test_f75_programs_of_a_process_task_end_with_it_however_it_ends(
+    shop: Shop, watch: Watch
+) -> None:
     ways = ("hang", "crash", "raise", "return")
     for how in ways:
         shop.add("starts", name=how, limit_key="door:one", how=how)
@@ -148,7 +150,7 @@ def test_programs_of_a_process_task_end_with_it_however_it_ends(shop: Shop, watc
         ("supervisor and worker", "stays_in_thread"),
     ],
 )
-def test_programs_end_with_their_worker_whoever_dies_first(
+def test_f75_programs_end_with_their_worker_whoever_dies_first(
     shop: Shop, watch: Watch, victims: str, task: str
 ) -> None:
     shop.add(task, limit_key="door:one")

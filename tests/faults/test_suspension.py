@@ -123,7 +123,7 @@ def suspend(run: subprocess.Popen[str], shop: Shop) -> None:
     raise AssertionError("somebody always has the turn to write")
 
 
-def test_ctrl_z_stops_workers_and_task_processes_and_fg_continues_them(shop: Shop) -> None:
+def test_f79_ctrl_z_stops_workers_and_task_processes_and_fg_continues_them(shop: Shop) -> None:
     keys = [*shop.add("waits"), *shop.add("waits_with_program")]
     run = start(shop)
     wait_until(lambda: len(shop.bodies()) == 2)
@@ -140,7 +140,7 @@ def test_ctrl_z_stops_workers_and_task_processes_and_fg_continues_them(shop: Sho
     assert len(shop.bodies("end")) == 2
 
 
-def test_a_body_whose_lease_ended_while_it_was_stopped_never_goes_on(shop: Shop) -> None:
+def test_f79_a_body_whose_lease_ended_while_it_was_stopped_never_goes_on(shop: Shop) -> None:
     shop.add("waits")
     run = start(shop, PENSTOCK_RUNTIME__LEASE_TTL_SECONDS="4")
     wait_until(lambda: len(shop.bodies()) == 1)
@@ -178,7 +178,7 @@ def stop_all(run: subprocess.Popen[str], shop: Shop) -> list[int]:
     return stopped
 
 
-def test_a_run_that_wakes_without_its_lease_begins_nothing_beside_what_it_cannot_recall(
+def test_f79_a_run_that_wakes_without_its_lease_begins_nothing_beside_what_it_cannot_recall(
     limited: Shop,
 ) -> None:
     """Counted by locks of files: the body of the first job never ends by itself."""

@@ -125,7 +125,7 @@ def unread(tmp_path: Path) -> Iterator[Unread]:
 
 
 @pytest.mark.parametrize("output", ["pipe", "terminal"])
-def test_a_run_whose_output_nobody_reads_ends_its_jobs(unread: Unread, output: str) -> None:
+def test_f76_a_run_whose_output_nobody_reads_ends_its_jobs(unread: Unread, output: str) -> None:
     good = [
         *unread.add("speaks", 10),
         *unread.add("speaks_in_a_thread", 10),
@@ -143,7 +143,7 @@ def test_a_run_whose_output_nobody_reads_ends_its_jobs(unread: Unread, output: s
 
 
 @pytest.mark.parametrize("output", ["pipe", "terminal"])
-def test_a_run_whose_output_nobody_reads_obeys_sigterm(unread: Unread, output: str) -> None:
+def test_f76_a_run_whose_output_nobody_reads_obeys_sigterm(unread: Unread, output: str) -> None:
     good, (stays,) = unread.add("speaks", 10), unread.add("stays")
     process = unread.start(output)
     wait_until((unread.folder / "stays").exists)
@@ -167,7 +167,7 @@ def test_a_body_that_prints_what_nobody_reads_is_ended_by_two_signals(unread: Un
     assert unread.states()[prints] is QUEUED
 
 
-def test_lines_that_were_dropped_are_counted_when_somebody_reads_again(unread: Unread) -> None:
+def test_f76_lines_that_were_dropped_are_counted_when_somebody_reads_again(unread: Unread) -> None:
     good, _ = unread.add("speaks", 400), unread.add("stays")
     process = unread.start("pipe")
     wait_until(lambda: unread.states()[good[-1]] is DONE)

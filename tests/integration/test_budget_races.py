@@ -99,7 +99,9 @@ def claimed(store: Store) -> int:
     )
 
 
-def test_processes_that_spend_at_once_never_exceed_a_budget(empty_store: Callable[[], str]) -> None:
+def test_f77_processes_that_spend_at_once_never_exceed_a_budget(
+    empty_store: Callable[[], str],
+) -> None:
     url = empty_store()
     stores = [open_postgres(url, durability="normal") for _ in range(SPENDERS + 1)]
     start = threading.Barrier(SPENDERS)

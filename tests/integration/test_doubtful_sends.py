@@ -123,7 +123,7 @@ def over_openai(app: Penstock, api: Provider) -> Any:
 
 
 @pytest.mark.parametrize("client", [over_http, over_http_sync, over_openai])
-def test_sends_of_unknown_fate_stay_counted_and_are_told(
+def test_f77_sends_of_unknown_fate_stay_counted_and_are_told(
     server: BillingServer,
     client: Callable[[Penstock, Provider], Any],
     tmp_path: Path,

@@ -97,7 +97,7 @@ def test_the_last_line_of_a_script_is_the_whole_sentence(
     assert "During handling" not in ended.stderr
 
 
-def test_files_named_like_modules_of_python_break_no_worker(tmp_path: Path) -> None:
+def test_f89_files_named_like_modules_of_python_break_no_worker(tmp_path: Path) -> None:
     """`secrets.py`, `queue.py`, `types.py` and `random.py` beside the app; thread and process."""
     (tmp_path / "pipeline.py").write_text(NAMESAKES)
     for name in ("secrets", "queue", "types", "random"):
@@ -112,7 +112,9 @@ def test_files_named_like_modules_of_python_break_no_worker(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("files", [8, 64])
-def test_a_run_that_may_open_too_few_files_says_what_to_raise(tmp_path: Path, files: int) -> None:
+def test_f89_a_run_that_may_open_too_few_files_says_what_to_raise(
+    tmp_path: Path, files: int
+) -> None:
     (tmp_path / "pipeline.py").write_text(SCRIPT)
 
     ended = drained(tmp_path, "prlimit", f"--nofile={files}:{files}")

@@ -23,6 +23,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
+MANY = 256
+
 APP = (
     NOTES
     + """
@@ -159,6 +161,27 @@ def test_a_killed_workers_jobs_come_back_at_once_and_its_running_ones_in_quarant
     assert {key for key, pid, _ in shop.bodies() if pid == quarantine} == suspects
     assert all(n == 1 for key, n in shop.starts().items() if key not in suspects)
     assert [a.outcome for a in shop.attempts(next(iter(suspects)))] == ["lost", "done"]
+
+
+def test_of_many_jobs_that_ran_when_their_worker_was_killed_each_runs_once_more_with_the_others(
+    shop: Shop,
+) -> None:
+    keys = shop.add("waits_first", MANY, seconds=2.0)
+    run = shop.run("--drain", PENSTOCK_RUNTIME__ASYNC_SLOTS=str(MANY))
+    wait_until(lambda: len(shop.bodies()) == MANY)
+    (worker,) = children_of(run.pid)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not is_alive(worker))
+    (shop.folder / "go").touch()
+    began = time.monotonic()
+
+    run.wait(240)
+
+    assert run.returncode == 0
+    assert time.monotonic() - began < MANY * 2.0 / 8  # one after the other it is 8 min
+    assert shop.states() == dict.fromkeys(keys, JobState.DONE)
+    assert shop.starts() == dict.fromkeys(keys, 2)
+    assert len({pid for _, pid, _ in shop.bodies("end")}) == 1
 
 
 def test_after_a_kill_of_everything_the_next_run_goes_on_long_before_the_leases_end(

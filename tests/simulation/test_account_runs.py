@@ -89,7 +89,7 @@ def states(t: Harness, jobs: int = JOBS) -> set[JobState]:
     ("kind", "way"),
     [*((kind, "http") for kind in DEAD), ("dead key", "sdk"), ("empty account", "no uses")],
 )
-def test_a_dead_account_burns_nothing(
+def test_f83_a_dead_account_burns_nothing(
     kind: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_of(sdk=way == "sdk", uses=way != "no uses")
@@ -139,7 +139,7 @@ def test_an_account_that_is_filled_opens_with_the_next_probe() -> None:
 
 
 @pytest.mark.parametrize("begins", ["with a dead key", "without a key"])
-def test_a_key_that_is_replaced_while_running_opens_the_account(
+def test_f83_a_key_that_is_replaced_while_running_opens_the_account(
     begins: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

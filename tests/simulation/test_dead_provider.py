@@ -63,7 +63,7 @@ class Shop:
 
 
 @pytest.mark.parametrize("mode", DEAD)
-def test_a_dead_provider_starves_no_task_of_a_healthy_one(mode: str) -> None:
+def test_f82_a_dead_provider_starves_no_task_of_a_healthy_one(mode: str) -> None:
     """Goal: without `uses=` the healthy one is served at 95% of its rate alone, or better."""
     alone, beside = Shop(), Shop()
     alone.run(mode, bad=0, good=100)
@@ -76,7 +76,7 @@ def test_a_dead_provider_starves_no_task_of_a_healthy_one(mode: str) -> None:
 
 @pytest.mark.parametrize("declared", [False, True], ids=["learned", "declared"])
 @pytest.mark.parametrize("mode", DEAD)
-def test_a_dead_provider_is_given_up_within_seconds(mode: str, declared: bool) -> None:
+def test_f82_a_dead_provider_is_given_up_within_seconds(mode: str, declared: bool) -> None:
     """Goal: in flight, delayed, waiting for a permit or not begun, every job ends in time."""
     shop = Shop(declared=declared)
 

@@ -60,7 +60,7 @@ def alone_seconds(kind: str) -> float:
 
 
 @pytest.mark.parametrize("kind", ["keyed", "chain"])
-def test_jobs_that_a_budget_holds_back_cost_others_no_time(kind: str) -> None:
+def test_f81_jobs_that_a_budget_holds_back_cost_others_no_time(kind: str) -> None:
     shop = BudgetShop()
     step, link, ended = add_steps(shop.app)
     settings = {**SETTINGS, "budget": {"run": {"usd": 0.0001}}}
@@ -76,7 +76,7 @@ def test_jobs_that_a_budget_holds_back_cost_others_no_time(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["keyed", "chain"])
-def test_a_provider_that_cools_down_costs_others_no_time(kind: str) -> None:
+def test_f81_a_provider_that_cools_down_costs_others_no_time(kind: str) -> None:
     app = Penstock("cools")
     api = app.provider("api", base_url="http://simulated.invalid", max_parallel=1)
     step, link, ended = add_steps(app)

@@ -87,7 +87,7 @@ def test_a_task_that_has_called_its_paid_provider_may_also_do_without(
     assert PAST not in caplog.text
 
 
-def test_a_bug_after_good_answers_buys_nothing_again() -> None:
+def test_f86_a_bug_after_good_answers_buys_nothing_again() -> None:
     """Five jobs, two good calls each, then a bug in every attempt: ten answers in all."""
     shop = Shop(None)
 

@@ -84,7 +84,9 @@ RESETS = {
         ("github", "adaptive"),
     ],
 )
-def test_a_long_quota_is_waited_out_exactly_and_burns_nothing(told: str, algorithm: str) -> None:
+def test_f84_a_long_quota_is_waited_out_exactly_and_burns_nothing(
+    told: str, algorithm: str
+) -> None:
     quota = Quota(LONG, RESETS[told], algorithm=algorithm, max_parallel=16)
 
     quota.run()

@@ -113,7 +113,7 @@ def test_global_options_may_stand_anywhere_before_a_double_dash() -> None:
 
 @pytest.mark.parametrize("words", [("queue", "stats"), ("queue", "list"), ("config", "show")])
 @pytest.mark.parametrize("name", ["pipeline.py", "penstock.toml"])
-def test_a_file_that_everybody_may_write_is_not_used_unasked(
+def test_f88_a_file_that_everybody_may_write_is_not_used_unasked(
     command: Command, project: Path, words: tuple[str, ...], name: str
 ) -> None:
     command("queue", "enqueue", "broken", "k")
@@ -143,7 +143,9 @@ def test_a_folder_in_which_everybody_may_replace_files_is_not_used_unasked(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_the_app_of_another_user_is_not_imported_unasked(command: Command, project: Path) -> None:
+def test_f88_the_app_of_another_user_is_not_imported_unasked(
+    command: Command, project: Path
+) -> None:
     (project / "pipeline.py").write_text("raise SystemExit('was imported')")
     os.chown(project / "pipeline.py", 12_345, -1)
 

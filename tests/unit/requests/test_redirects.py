@@ -137,7 +137,7 @@ def test_within_one_origin_redirects_are_followed_with_their_credentials(client:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_another_origin_is_not_followed(client: str) -> None:
+def test_f80_another_origin_is_not_followed(client: str) -> None:
     async def work(servers: Pair, run: Run) -> None:
         for status in STATUSES:
             for target in targets(servers).values():
@@ -152,7 +152,7 @@ def test_another_origin_is_not_followed(client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_with_any_another_origin_gets_no_credential(client: str) -> None:
+def test_f80_with_any_another_origin_gets_no_credential(client: str) -> None:
     async def work(servers: Pair, run: Run) -> None:
         for status in STATUSES:
             for target in targets(servers).values():
@@ -178,7 +178,7 @@ def test_the_way_back_gets_no_credential_either(client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_from_a_public_host_no_private_address_is_followed(
+def test_f80_from_a_public_host_no_private_address_is_followed(
     client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = socket.getaddrinfo
@@ -231,7 +231,7 @@ def test_a_caller_that_follows_nothing_reads_where_it_leads() -> None:
     table(work, Redirects(PROVIDER))
 
 
-def test_the_body_of_a_paid_call_crosses_no_origin() -> None:
+def test_f80_the_body_of_a_paid_call_crosses_no_origin() -> None:
     async def main() -> None:
         async with pair() as servers:
             async with paid_run(servers.own.url, redirects=Redirects(PROVIDER, "any")) as paid:

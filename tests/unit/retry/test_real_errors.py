@@ -538,7 +538,7 @@ def loads_no_certificate(_: int) -> None:
         lambda _: urllib.request.urlopen("file:///nowhere/at.all"),
     ],
 )
-def test_what_the_task_does_itself_is_its_own_fault(provoke: Provoke, peers: Peers) -> None:
+def test_f85_what_the_task_does_itself_is_its_own_fault(provoke: Provoke, peers: Peers) -> None:
     error = raised_by(lambda: provoke(peers.silent))
 
     assert classify(error, now=0.0).category is UNKNOWN, repr(error)

@@ -370,7 +370,7 @@ def test_a_store_that_is_closed_refuses_everything_and_closes_again(path: Path) 
             reply.result(1)
 
 
-def test_a_store_that_every_user_may_change_is_refused(tmp_path: Path) -> None:
+def test_f88_a_store_that_every_user_may_change_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "store.db"
     SqliteStore.open(path).close()
 
