@@ -51,7 +51,7 @@ class Holder:
 BAD: list[tuple[str, Callable[[], Any], str, str]] = [
     ("unserialisable", lambda: {"a": [0, object()]}, "$.a[1]", "a value of type object"),
     ("behind a good one", lambda: [Holder(1), {"b": 1j}], "$[1].b", "a value of type complex"),
-    ("NaN", lambda: {"a": {"b": math.nan}}, "$.a.b", "NaN is not JSON"),
+    ("NaN", lambda: {"a": {"b": math.nan}}, "$.a.b", "NaN is not JSON; null (None) is"),
     ("infinity", lambda: [1, [-math.inf]], "$[1][0]", "-Infinity is not JSON"),
     ("NaN in a dataclass", lambda: {"a": Holder(math.nan)}, "$.a.inner", "NaN is not JSON"),
     ("large", lambda: "x" * MIB, "$", "1,048,578 bytes; at most 1,048,576"),

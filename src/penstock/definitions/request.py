@@ -126,6 +126,10 @@ def to_new_job(request: JobRequest[R]) -> NewJob:
 def _edges(after: Iterable[str | Edge | Enqueued]) -> tuple[Edge, ...]:
     if isinstance(after, str):
         raise UsageError(f"`after` takes a list of keys; write after=[{after!r}].")
+    if not isinstance(after, Iterable):
+        raise UsageError(
+            f"`after` takes a list of keys, or of what enqueue has returned; got {after!r:.200}."
+        )
     return tuple(_edge(edge) for edge in after)
 
 
@@ -137,4 +141,8 @@ def _edge(after: object) -> Edge:
     if isinstance(after, str):
         check_text("key", after)
         return Edge(after)
+    if isinstance(after, JobRequest):
+        raise UsageError(
+            f"`after` takes jobs that are enqueued, by key; enqueue {after!r:.200} first."
+        )
     raise UsageError(f"`after` takes keys, got {after!r}.")

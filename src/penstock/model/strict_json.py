@@ -32,6 +32,8 @@ _HINTS = {
     "async_generator": "collect it with [x async for x in ...]",
     "bytes": "decode it, or write it to a file and return its name",
     "Response": "return reply.json() or reply.text",
+    "ndarray": "give its .tolist()",
+    "Series": "give its .to_list()",
     "DataFrame": "return its rows, or write it to a file and return its name",
 }
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -71,7 +73,8 @@ def check(value: object, *, limit_bytes: int | None = None) -> None:
                 raise StrictJsonError(_written(way), "an integer outside 64 bits")
         elif kind is float:
             if not math.isfinite(item):  # type: ignore[arg-type]
-                raise StrictJsonError(_written(way), f"{_NOT_FINITE[str(item)]} is not JSON")
+                problem = f"{_NOT_FINITE[str(item)]} is not JSON; null (None) is"
+                raise StrictJsonError(_written(way), problem)
         elif kind is dict or kind is _Twice:
             if depth == DEPTH_MAX:
                 raise StrictJsonError(*_too_deep(way, value))
@@ -163,7 +166,9 @@ def _unknown(value: object) -> object:
 
 def _no_type_of_json(kind: type) -> str:
     name = kind.__name__
-    hint = f"; {_HINTS[name]}" if name in _HINTS else ""
+    said = "give its .item()" if kind.__module__ == "numpy" and hasattr(kind, "item") else None
+    said = _HINTS.get(name, said)
+    hint = f"; {said}" if said else ""
     return f"a value of type {name}, which JSON does not have{hint}"
 
 

@@ -104,6 +104,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     unheard: int  # workers that ended without a final record: killed, most likely
     unheard_seconds: float  # how much of their work may be missing
     over_budget: str | None  # the budget that ended workers early, and what to raise
+    lacks_price: bool = False  # one of them had money left, and no price to count by
     closed_account: str | None = None  # the account that ended workers early, and what to do
     began_at: int
     told_at: int  # the oldest of the last records of workers that still run
@@ -170,6 +171,7 @@ def run_facts(
         unheard=len(unheard),
         unheard_seconds=max((said.within_seconds for said in unheard), default=0.0),
         over_budget=" ".join(stop.sentence for stop in budget_stops(documents)) or None,
+        lacks_price=any(stop.refusal.price_is_missing for stop in budget_stops(documents)),
         closed_account=" ".join(one.sentence for one in closed_accounts(documents)) or None,
         began_at=began_at,
         told_at=min(
@@ -626,8 +628,9 @@ def _paused_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
 
 def _store_advice(share: Share, facts: RunFacts) -> tuple[str, str]:
     rate = facts.ended / facts.wall_seconds if facts.wall_seconds else 0.0
+    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
     return (
-        f"Workers waited for the store {_during(share)}, at {rate:,.0f} jobs a second.",
+        f"Workers waited for the store {_during(share)}, at {shown} jobs a second.",
         "Do more in each job, or give the store a faster disk; with many workers a PostgreSQL "
         "server handles more than a file does.",
     )

@@ -39,6 +39,10 @@ MISTAKES = {
     'app.enqueue(greet.job("x"), key=5)': "A key is text, got 5; write key='5'.",
     'app.enqueue(greet.job("x"), key="a\\0b")': "A key cannot hold control characters: 'a\\x00b'.",
     'app.enqueue(greet.job("x"), after="b")': "`after` takes a list of keys; write after=['b'].",
+    'app.enqueue(greet.job("x"), after=greet.job("y"))': "`after` takes a list of keys, or of what",
+    'app.enqueue(greet.job("x"), after=[greet.job("y")])': "`after` takes jobs that are",
+    "import numpy; greet.job(numpy.int64(5))": "Task 'greet', argument 'name': a value of type "
+    "int64, which JSON does not have; give its .item()",
     'app.enqueue(greet.job("x"), after=["b"])': "Job 'b' does not exist, but job 'k:x' is to run",
     'app.enqueue(greet.job("x"), delay="5 minutes")': "A duration is a number of seconds, a",
     'app.enqueue_many(greet.job("x"))': "enqueue_many takes many jobs; for one, write app.enqueue",

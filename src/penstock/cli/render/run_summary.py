@@ -55,6 +55,7 @@ class RunSummary:
     in_doubt: int = 0
     limited_by: str | None = None  # the sentence of `explain` about the whole run
     is_over_budget: bool = False
+    lacks_price: bool = False  # of what the budget counts
     units: Units | None = None  # of schedules
     daemon: bool = False
     build: bool = False  # its own report follows, and lists what failed
@@ -138,7 +139,7 @@ def _next(summary: RunSummary, failed: int) -> str | None:
         return f"{command('queue', 'retry-failed')}, once the cause is fixed"
     again = command("run") if summary.daemon else command("queue", "run", "--drain")
     if summary.is_over_budget:
-        return f"raise the used-up budget, then {again} continues"
+        return f"{_budget_remedy(summary)}, then {again} continues"
     if summary.pace.left:
         return f"{again} continues with the remaining jobs"
     if summary.daemon and summary.units is not None and summary.units.live:
@@ -148,8 +149,12 @@ def _next(summary: RunSummary, failed: int) -> str | None:
 
 def _next_of_build(summary: RunSummary) -> str | None:
     if summary.is_over_budget:
-        return "raise the used-up budget, then the same command continues"
+        return f"{_budget_remedy(summary)}, then the same command continues"
     return None
+
+
+def _budget_remedy(summary: RunSummary) -> str:
+    return "set the missing price" if summary.lacks_price else "raise the used-up budget"
 
 
 def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | None) -> None:
@@ -183,6 +188,7 @@ def print_summary(poller: RunPoller | None, store: Store | None, run_id: str | N
         in_doubt=0 if figures is None else figures.in_doubt,
         limited_by=_limited_by(facts) if is_told else None,
         is_over_budget=is_over_budget,
+        lacks_price=isinstance(facts, RunFacts) and facts.lacks_price,
         units=poller.units(stats),
         daemon=poller.daemon,
         build=poller.build,

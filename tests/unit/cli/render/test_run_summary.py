@@ -75,6 +75,12 @@ def test_a_build_leaves_failures_and_the_next_command_to_its_own_report() -> Non
     assert report(build=True, limited_by="x")[1:] == ["Limited by: x"]
 
 
+def test_a_budget_that_lacks_a_price_is_not_to_be_raised() -> None:
+    assert report(left=3, is_over_budget=True, lacks_price=True)[1:] == [
+        "Next: set the missing price, then penstock queue run --drain continues"
+    ]
+
+
 def test_a_paused_queue_is_resumed_first() -> None:
     assert report(left=3, paused=True)[1:] == [
         "Next: penstock queue resume, since the queue is paused"
