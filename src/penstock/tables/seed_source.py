@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import glob
 import hashlib
-import os
 import re
 import threading
 from abc import abstractmethod
@@ -103,13 +102,16 @@ def _matching(what: str, name: str) -> list[Path]:
         return [Path(name)]
     found = sorted(map(Path, glob.glob(name, recursive=True)))
     if not found:
-        raise UsageError(f"{what}: no file matches {name!r}, looked for in {os.getcwd()}.")
+        where = str(Path(name).absolute())
+        raise UsageError(f"{what}: no file matches {where!r}; put one there, or correct source=.")
     return found
 
 
 def _file(what: str, path: Path, fields: tuple[str, ...] | None) -> _SeedFile:
     if not path.is_file():
-        raise UsageError(f"{what}: there is no file {str(path)!r}, looked for in {os.getcwd()}.")
+        raise UsageError(
+            f"{what}: there is no file {str(path.absolute())!r}; put it there, or correct source=."
+        )
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _ParquetFile(what, path, fields)
