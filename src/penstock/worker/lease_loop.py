@@ -51,6 +51,7 @@ class IdleWait:
         self._task: asyncio.Task[None] | None = None
         self._until = 0.0  # when the present wait ends, at the latest; by the wall clock
         self._alarm = Timer(self.cancel, parts.clock.monotonic)
+        self._has_alarm = False
 
     @property
     def waits(self) -> bool:
@@ -80,11 +81,14 @@ class IdleWait:
             return
         self._until = at / MICROSECONDS
         left = max(self._until - self._clock.now(), 0.0)
+        self._has_alarm = True
         self._alarm.set(self._clock.monotonic() + left)
 
     def _ended(self) -> None:
         self._task = None
-        self._alarm.cancel()
+        if self._has_alarm:
+            self._has_alarm = False
+            self._alarm.cancel()
         self._woken()
 
     async def _wait(self, next_due_at: int | None) -> None:

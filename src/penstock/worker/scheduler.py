@@ -307,7 +307,8 @@ class AsyncTaskScheduler:
     def _nothing_selected(self, started: int) -> None:
         """Say why, if it is news: the queue is empty, or all that is queued is kept back."""
         if not len(self.queue):
-            self._timer.cancel()
+            if self._said != "empty":  # something was kept back, perhaps until a known time
+                self._timer.cancel()
             if started or self._said != "empty":
                 self._said = "empty"
                 self.events.emit(Kind.QUEUE_EMPTY, self._run)
