@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ KINDS = {"worker": 50, "supervisor": 18, "any": 8, "run": 12, "all": 6, "produce
 LEASE_SECONDS = 10  # where runs are frozen; they are thawed when it is over
 #: How a run may end when it is stopped; by the signal itself if that came in its first moment.
 STOPPED = {0, 4, -signal.SIGKILL, -signal.SIGTERM}
+LOOKS = (("queue", "list"), ("budget", "show"))
 RESERVE_MICRO_USD = 12_000  # more than one call may cost
 
 
@@ -368,9 +370,13 @@ class Crew:
 
     def write_down_what_is_told(self) -> None:
         """Keep what the command line says at the end, for who judges."""
-        told = {
-            app: self._ask(app, "queue", "list") | self._ask(app, "budget", "show") for app in APPS
-        }
+        with ThreadPoolExecutor() as at_once:
+            looks = [
+                (app, at_once.submit(self._ask, app, *words)) for app in APPS for words in LOOKS
+            ]
+        told: dict[str, dict[str, Any]] = {app: {} for app in APPS}
+        for app, look in looks:
+            told[app] |= look.result()
         (self.folder / "told.json").write_text(json.dumps(told))
 
     def _ask(self, app: str, *words: str) -> dict[str, Any]:
