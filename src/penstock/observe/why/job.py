@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from msgspec.structs import replace
 
 from penstock.model.dataset import task_name
-from penstock.model.job import TERMINAL, JobState
+from penstock.model.job import TERMINAL, Job, JobKind, JobState
 from penstock.model.views import Dependency, JobContext
 from penstock.observe.phrases import at, run_command, short, some, span
 from penstock.observe.why.budget import without_worker
@@ -22,7 +22,6 @@ from penstock.observe.why.worker import explain_leased, explain_ready, on_worker
 from penstock.sentences import command, counted
 
 BUILT_AGAIN = "the same build is started again, which builds what is missing"
-RETRY = ("queue", "retry-failed", "--task")
 
 
 def explain(facts: JobFacts) -> Explanation:
@@ -308,8 +307,8 @@ def _finished(facts: JobFacts) -> Explanation:
         is_built = job.kind.is_built
         return replace(
             _why(facts, Gate.FINISHED, sentence),
-            unblocks=BUILT_AGAIN if is_built else "an operator retries failed jobs",
-            command=facts.again if is_built else command(*RETRY, job.task),
+            unblocks=BUILT_AGAIN if is_built else "its cause is fixed and it is retried",
+            command=facts.again if is_built else _retry(job),
             details=(f"Failed attempts: {job.attempts}, crashes: {job.crashes}.",),
         )
     return _skipped(facts, when)
@@ -338,5 +337,12 @@ def _skipped(facts: JobFacts, when: str) -> Explanation:
     return replace(
         found,
         unblocks=BUILT_AGAIN if is_built else f"{root.key!r} is retried and succeeds",
-        command=facts.again if is_built else command(*RETRY, root.task),
+        command=facts.again if is_built else _retry(root),
     )
+
+
+def _retry(job: Job) -> str:
+    """What puts a failed job back, and all that was skipped because of it."""
+    if job.kind is JobKind.JOB:
+        return command("queue", "retry", job.key)
+    return command("queue", "retry-failed", "--task", job.task)

@@ -107,7 +107,7 @@ def test_a_failed_job_is_told_with_its_error_and_the_way_back(
 
     assert "failed for good" in ended.out
     assert "ValueError: trouble." in ended.out
-    assert "Command: penstock queue retry-failed --task visit\n" in ended.out
+    assert "Command: penstock queue retry k\n" in ended.out
 
 
 def test_an_unknown_key_ends_with_1_and_names_the_nearest(

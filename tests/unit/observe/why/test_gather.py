@@ -145,7 +145,7 @@ def test_a_skipped_job_leads_to_the_one_that_failed() -> None:
     found = explain(run_facts(world, "c"))
 
     assert (found.gate, found.chain) == (Gate.FINISHED, ("c", "b", "a"))
-    assert found.command == "penstock queue retry-failed --task work"
+    assert found.command == "penstock queue retry a"
 
 
 def test_an_answer_of_another_version_is_passed_over() -> None:

@@ -536,12 +536,13 @@ def test_a_done_job_says_when_it_ended() -> None:
 
 
 def test_a_failed_job_says_its_error_and_how_to_retry() -> None:
-    failed = job(state=JobState.ERROR, last_error=BOOM, attempts=3, task="it's", finished_at=NOW)
+    failed = job("it's", JobState.ERROR, last_error=BOOM, attempts=3, finished_at=NOW)
 
     found = explain(facts(failed))
 
     assert "ValueError: no such page." in found.sentence
-    assert found.command == """penstock queue retry-failed --task 'it'"'"'s'"""
+    assert found.unblocks == "its cause is fixed and it is retried"
+    assert found.command == """penstock queue retry 'it'"'"'s'"""
     assert found.details == ("Failed attempts: 3, crashes: 0.",)
 
 
@@ -556,7 +557,7 @@ def test_a_skipped_job_names_the_first_of_the_chain_that_failed() -> None:
 
     assert "because 'b' did not succeed" in found.sentence
     assert found.details == ("It began with 'a', which is error: ValueError: no such page.",)
-    assert found.command == "penstock queue retry-failed --task root"
+    assert found.command == "penstock queue retry a"
     assert found.chain == ("c", "b", "a")
 
 
