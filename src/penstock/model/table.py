@@ -150,6 +150,11 @@ class CellError(msgspec.Struct, frozen=True):
     kind: str  # a word such as "template", "raised", "schema"
     message: str
 
+    @property
+    def text(self) -> str:
+        """Both, for people."""
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
 
 class DroppedRow(msgspec.Struct, frozen=True):
     """A row that was not made: one line of `dropped.jsonl`."""

@@ -744,7 +744,7 @@ class RowGroupRun:
 
     def _drop(self, number: int, error: CellError) -> None:
         if number not in self._dropped:
-            reason = f"{error.kind}: {error.message}"
+            reason = error.text
             values = {
                 name: value for name, value in self._rows[number].items() if name != error.column
             }
@@ -790,8 +790,7 @@ def _said(error: Exception, part: AttemptContext | None, rows: Sequence[Mapping[
     texts = [one for row in rows for one in _texts(row)]
     if part is not None:
         texts += part.content_guard.texts()
-    said = redact_content(redacted(text), texts)[:500]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return redact_content(redacted(text), texts)[:500]
 
 
 def _texts(value: Any) -> Iterable[str]:  # noqa: ANN401 (JSON)
@@ -808,7 +807,7 @@ def _texts(value: Any) -> Iterable[str]:  # noqa: ANN401 (JSON)
 def _stopped(table: str, number: int, error: CellError) -> str:
     return (
         f"The column {error.column!r} of table {table!r} has failed in row {number} "
-        f"({error.kind}: {error.message}), and its on_fail='stop' ends the run; rows that were "
+        f"({error.text}), and its on_fail='stop' ends the run; rows that were "
         "finished are kept."
     )
 
