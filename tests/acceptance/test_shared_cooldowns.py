@@ -257,6 +257,7 @@ def test_f83_the_next_drain_asks_once_and_goes_on_if_the_account_was_filled(
         assert "replace its key or fill the account" in ended.stderr
         assert len(bank.keys) <= calls
     assert "The account of api is closed" in bank_shop.command("providers").stdout
+    assert "The account of provider 'api' is closed (401: " in bank_shop.command("doctor").stdout
 
     bank.is_filled = True
     bank_shop.enqueue("fetch", 1, JOBS)

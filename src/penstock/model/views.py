@@ -224,6 +224,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     datasets: int = 0  # that have committed slices
     kept: tuple[tuple[str, KeptEnd], ...] = ()  # units that keep datasets, and their last plans
     apps: tuple[AppView, ...] = ()  # that share the store
+    cooldowns: tuple[StoredCooldown, ...] = ()  # of providers, and closed accounts
 
 
 class Progress(msgspec.Struct, frozen=True):

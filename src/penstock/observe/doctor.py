@@ -26,6 +26,7 @@ from penstock.model.views import (
 )
 from penstock.model.worker import UnresponsiveWorker, read_status, unresponsive_workers
 from penstock.observe.phrases import SAME_BUILD, owner, rebuild_command, some
+from penstock.observe.providers import kept_accounts
 from penstock.sentences import command, counted
 
 PYTHON_MIN = (3, 11)
@@ -235,12 +236,15 @@ def _workers(
 
 
 def _accounts(facts: QueueFacts) -> Iterator[Finding]:
-    """The accounts of providers that live workers have found closed."""
+    """The accounts of providers that a worker has found closed, and that are closed still."""
     statuses = [read_status(worker.status) for worker in facts.workers if worker.alive]
-    closed = {one.provider: one for told in statuses if told for one in told.closed_accounts}
-    for one in closed.values():
+    closed = {one.provider: one.reason for told in statuses if told for one in told.closed_accounts}
+    closed |= {one.provider: one.reason for one in kept_accounts(facts.cooldowns)}
+    for provider, reason in closed.items():
         yield problem(
-            "accounts", f"{one.cause[:-1]}: replace its key or fill the account; its jobs wait."
+            "accounts",
+            f"The account of provider {provider!r} is closed ({reason}): replace its key or fill "
+            "the account; its jobs wait.",
         )
 
 

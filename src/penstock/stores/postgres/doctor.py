@@ -25,6 +25,7 @@ from penstock.stores.postgres.read import ServerReader
 from penstock.stores.postgres.vacuum import DeadRows
 from penstock.stores.retry import seen_twice
 from penstock.stores.sql.apps import apps_of
+from penstock.stores.sql.cooldowns import cooldowns
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
 from penstock.stores.sql.schedules import failed_checks_of, failing_units_of, kept_ends_of
@@ -92,6 +93,7 @@ def postgres_facts(url: str) -> QueueFacts | None:
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader, None)),
             kept=kept_ends_of(reader),
+            cooldowns=tuple(cooldowns(reader, boot.at)),
         )
     except (psycopg.Error, StoreError):
         return None

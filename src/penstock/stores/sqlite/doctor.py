@@ -24,6 +24,7 @@ from penstock.model.views import Finding, QueueFacts, healthy, problem
 from penstock.sentences import command
 from penstock.stores.retry import seen_twice
 from penstock.stores.sql.apps import apps_of
+from penstock.stores.sql.cooldowns import cooldowns
 from penstock.stores.sql.journal import figures_of
 from penstock.stores.sql.plans import locks_of
 from penstock.stores.sql.schedules import failed_checks_of, failing_units_of, kept_ends_of
@@ -345,8 +346,9 @@ class Checkup:
 
     def _facts(self, reader: SqliteReader) -> QueueFacts:
         boot = self._boot_clock.boot_time()
+        now = round(self._clock.now() * MICROSECONDS)
         return QueueFacts(
-            stats=reader.stats(round(self._clock.now() * MICROSECONDS), boot, None),
+            stats=reader.stats(now, boot, None),
             workers=reader.workers(boot),
             caps=reader.caps(),
             served=reader.outlook(WorkerId(""), "", boot, None).served_elsewhere,
@@ -358,4 +360,5 @@ class Checkup:
             locks=tuple(locks_of(reader, boot)),
             datasets=len(datasets_of(reader, None)),
             kept=kept_ends_of(reader),
+            cooldowns=tuple(cooldowns(reader, now)),
         )
