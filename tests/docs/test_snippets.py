@@ -94,7 +94,7 @@ def run(
 
 def cloned_on(page: Path) -> type[Forked]:
     text = page.read_text()
-    if "@app.dataset(" in text:
+    if "@app.dataset(" in text or "app.table(" in text:
         return ForkedWithArrow
     return ForkedWithOpenAI if "from openai import" in text else Forked
 
