@@ -85,6 +85,7 @@ class TableDataset(Dataset[..., Any]):
             if isinstance(column, SeedColumn)
         }
         self.schema = PartSchema(table, self.readers)
+        self.running: set[RowGroupRun] = set()  # in this process
         self.definition = TableDefinition(table, self.schema.types, self.readers)
         options = TaskOptions(group=self.definition.group.key, limits={TABLE: table.name})
         records = [reader.fingerprint for reader in self.readers.values()]
@@ -156,6 +157,7 @@ class RowGroupTask(SliceTask):
             context=ctx,
             kept=kept,
             early_stop=dataset.early_stop,
+            peers=dataset.running,
         )
         result = await run.run()
         if old is not None:

@@ -68,10 +68,13 @@ LOCAL_AT_ONCE = 1_000  # rows that are computed without a turn of the loop
 class CellFailed(Exception):
     """A cell has no value; its text quotes neither prompts nor answers."""
 
-    def __init__(self, error: CellError, cause: BaseException | None = None) -> None:
+    def __init__(
+        self, error: CellError, cause: BaseException | None = None, closed: str | None = None
+    ) -> None:
         super().__init__(error.message)
         self.error = error
         self.cause = cause  # None: another try would meet the same
+        self.closed_account = closed  # the provider whose account it has met closed
 
 
 class _RowDropped(Exception):
@@ -152,6 +155,7 @@ class RowGroupRun:
         context: Context | None = None,
         kept: Mapping[str, Mapping[int, Any]] | None = None,
         early_stop: EarlyStop | None = None,
+        peers: set[RowGroupRun] | None = None,
     ) -> None:
         """Nothing is made yet.
 
@@ -164,6 +168,8 @@ class RowGroupRun:
             context: of the job, for functions that take one.
             kept: values that are there already, by column and row.
             early_stop: shared by the groups of a run.
+            peers: the groups of the table that run in this process: a closed account ends all of
+                them, since cells that have not begun would wait until it is open.
         """
         self._definition = definition
         self._table = definition.table
@@ -173,6 +179,8 @@ class RowGroupRun:
         self._context = context
         self._kept = kept or {}
         self._early_stop = early_stop
+        self._peers = set() if peers is None else peers
+        self._graph: GraphRun | None = None
         self._rows: dict[int, dict[str, Any]] = {
             number: {} for number in range(first_row, first_row + count)
         }
@@ -220,7 +228,7 @@ class RowGroupRun:
         nodes = self._nodes()
         if nodes:
             tracker = CompletionTracker(nodes, self._task_of)
-            graph = GraphRun(
+            graph = self._graph = GraphRun(
                 tracker,
                 self._execute,
                 self._verdict,
@@ -229,7 +237,11 @@ class RowGroupRun:
                 early_stop=self._early_stop,
                 lends=self._site.lends,
             )
-            await graph.run(turn)
+            self._peers.add(self)
+            try:
+                await graph.run(turn)
+            finally:
+                self._peers.discard(self)
             if not tracker.is_finished:
                 raise InternalError(f"{self!r} has ended before its cells.")
         made = [number for number in self._rows if number not in self._dropped]
@@ -638,6 +650,8 @@ class RowGroupRun:
         try:
             await self._remake(number, names)
         except CellFailed as failed:
+            if failed.closed_account is not None:
+                return failed
             if failed.cause is not None and isinstance(failed.cause, Exception):
                 column = self._table.columns[failed.error.column]
                 verdict = self._judge[column.name](
@@ -665,6 +679,13 @@ class RowGroupRun:
         attempt_context.current.set(part)
         return part
 
+    def _end_with_account(self, provider: str, error: Exception) -> None:
+        """End: the account of a provider is closed."""
+        if self._attempt is not None:
+            self._attempt.closed_account = provider
+        if self._graph is not None:
+            self._graph.end(error)
+
     def _cell_failed(
         self,
         column: Column,
@@ -690,7 +711,9 @@ class RowGroupRun:
             )
             if isinstance(error, ModelRefused):
                 kind = f"status {status}"
-        return CellFailed(CellError(column.name, kind, message), None if final else cause)
+        closed = None if part is None else part.closed_account
+        tells = None if final and closed is None else cause
+        return CellFailed(CellError(column.name, kind, message), tells, closed)
 
     def _verdict(self, task: SchedulableTask, error: Exception, tries: Tries) -> Judgement:
         """What follows an error of a task."""
@@ -704,6 +727,10 @@ class RowGroupRun:
         if not isinstance(error, CellFailed):
             return Ends(error)
         cause = error.cause
+        if error.closed_account is not None:
+            for peer in self._peers - {self}:
+                peer._end_with_account(error.closed_account, error)
+            return Ends(error)
         if isinstance(cause, Exception):
             verdict = self._judge[node.column](task, cause, tries)
             if not isinstance(verdict, Failed):

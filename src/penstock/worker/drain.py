@@ -223,9 +223,10 @@ class Drain:
 
     def _is_held_back(self, outlook: Outlook, held: frozenset[str]) -> bool:
         """Nobody runs anything, and whatever could be taken is of tasks that are held back."""
+        is_drain = self.ends and self._config.until is None  # a build ends with its own slices
         ours = {
             task: states
-            for task, states in (_jobs(outlook) if self.ends else outlook.open_by_task).items()
+            for task, states in (_jobs(outlook) if is_drain else outlook.open_by_task).items()
             if task in self._tasks
             or (task in outlook.served_elsewhere and kind_of_name(task) is not JobKind.TICK)
         }

@@ -297,6 +297,10 @@ class GraphRun:
         """Let `run` take its turn, if it takes them."""
         self._wake.set()
 
+    def end(self, error: Exception) -> None:
+        """Start nothing more; `run` raises this when what runs has ended."""
+        self._fail(error)
+
     def stop(self) -> None:
         """Start nothing more; `run` returns when what runs has ended."""
         self._is_stopping = True

@@ -146,6 +146,8 @@ def generate(
         if report is not None and report.failed:
             _warn_of(report.failed)
             return code or 1
+        if not code and not result.made:
+            _warn_of_nothing(result)
         return code or int(not result.made)
 
 
@@ -170,6 +172,8 @@ def preview(
         if report is not None and report.failed:
             _warn_of(report.failed)
             return 1
+        if not result.made:
+            _warn_of_nothing(result)
         return int(not result.made)
 
 
@@ -270,6 +274,13 @@ def _warn_of(failed: Sequence[JobResult]) -> None:
         f"{counted(len(failed), 'row group')} failed, and the same command retries what is "
         f"missing; the first cause:{why}"
     )
+
+
+def _warn_of_nothing(result: TableResult) -> None:
+    """Say that there are no rows, and why the first one was dropped."""
+    first = next(result.each_dropped(), None)
+    why = "" if first is None else f": {escaped(first['column'])}: {escaped(first['reason'])}"
+    warn(f"No rows of {escaped(result.table.name)} were made; the first one was dropped{why}.")
 
 
 # ── What is told ──────────────────────────────────────────────────────────────────────────────────
