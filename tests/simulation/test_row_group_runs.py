@@ -276,6 +276,28 @@ def test_sql_looks_at_the_whole_group_and_lets_rows_be_made_anew() -> None:
     assert cells.calls == {0: 1, 1: 2, 2: 1}
 
 
+def test_a_refusal_while_a_group_is_made_anew_costs_no_row() -> None:
+    table = numbered()
+
+    def say(n: int, call: int) -> int | Exception:
+        if n == 1 and call in (2, 3, 4, 5):
+            return ProviderThrottled("slow down", status_code=429, retry_after=30.0)
+        return call if n < 2 else n * 10 + call
+
+    cells = Numbered(table, say)
+    table.check(
+        "unique",
+        sql="count(*) OVER (PARTITION BY made) = 1 OR n = 0",
+        needs=["made", "n"],
+        on_fail="again",
+        attempts=3,
+    )
+    result = made(table, 3)
+    assert result.dropped == []
+    assert column(result, "made") == [1, 6, 21]
+    assert cells.calls == {0: 1, 1: 6, 2: 1}
+
+
 def test_a_cell_that_is_skipped_has_the_value_instead_and_so_may_what_needs_it() -> None:
     table = numbered()
     cells = Numbered(

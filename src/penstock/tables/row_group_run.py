@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -48,6 +48,7 @@ from penstock.tables.seeds import SeedReader
 from penstock.tables.value_types import ValueType
 from penstock.worker.graph_run import (
     Accepted,
+    Again,
     EarlyStop,
     Ends,
     Failed,
@@ -63,6 +64,9 @@ from penstock.worker.thread_executor import ThreadRunner
 _PASSING_STATUSES = frozenset({408, 409, 425, 429})
 _COMPUTED = frozenset({ColumnKind.SEED, ColumnKind.SAMPLE, ColumnKind.EXPRESSION})
 LOCAL_AT_ONCE = 1_000  # rows that are computed without a turn of the loop
+
+
+_MakeValue = Callable[[int, Column], Awaitable[Any]]  # of a row and a column
 
 
 class CellFailed(Exception):
@@ -446,8 +450,11 @@ class RowGroupRun:
         """How often what a cell needs was made: if that changes meanwhile, it is out of date."""
         return tuple(self._generations.get((number, need), 0) for need in column.needs)
 
-    async def _remake(self, number: int, names: Sequence[str]) -> None:
+    async def _remake(
+        self, number: int, names: Sequence[str], make: _MakeValue | None = None
+    ) -> None:
         """Make cells anew, and of those that need them what was made already."""
+        make = make or self._value
         stale = set(names)
         for column in self._order:
             is_made = column.name in self._rows[number]
@@ -456,7 +463,7 @@ class RowGroupRun:
                 if not _is_inline(column) and not column.needs_group:
                     place = number, column.name
                     self._tries[place] = self._tries.get(place, 0) + 1
-                    self._put(number, column.name, await self._value(number, column))
+                    self._put(number, column.name, await make(number, column))
                 elif not isinstance(column, CheckColumn):
                     self._compute_one(number, column)
 
@@ -483,6 +490,29 @@ class RowGroupRun:
             if part is not None:
                 part.dissolve()
             self._figures[place] = _sum(self._figures.get(place), tally.figures(part))
+
+    async def _value_in_time(self, number: int, column: Column) -> Any:  # noqa: ANN401
+        """The same where no task of its own can be put off: what may pass is waited for."""
+        clock, tries = self._site.clock, Tries()
+        began: float | None = None  # when the first of those failed that cost nothing
+        task = self._task_of(Node(self._group, number, column.name))
+        while True:
+            try:
+                return await self._value(number, column)
+            except CellFailed as failed:
+                if failed.closed_account is not None or not isinstance(failed.cause, Exception):
+                    raise
+                since = None if began is None else clock.monotonic() - began
+                tries = msgspec.structs.replace(tries, since_seconds=since)
+                verdict = self._judge[column.name](task, failed.cause, tries)
+                if not isinstance(verdict, Again):
+                    raise
+            if verdict.charged:
+                tries, began = Tries(charged=tries.charged + 1), None
+            else:
+                tries = msgspec.structs.replace(tries, deferred=tries.deferred + 1)
+                began = clock.monotonic() if began is None else began
+            await clock.sleep(verdict.after_seconds)
 
     async def _make_group(self, column: Column) -> None:
         """Make a column for all rows that are there and have what it needs."""
@@ -648,7 +678,7 @@ class RowGroupRun:
     async def _remade_or_dropped(self, number: int, names: list[str]) -> Exception | None:
         """Make the cells of a row anew; what ends everything is returned."""
         try:
-            await self._remake(number, names)
+            await self._remake(number, names, self._value_in_time)
         except CellFailed as failed:
             if failed.closed_account is not None:
                 return failed
