@@ -162,6 +162,7 @@ def test_every_flag_names_a_setting_that_exists(tmp_path: Path) -> None:
         "--app": "a.py",
         "--store": "sqlite:///a",
         "--out": "out",
+        "--limit-usd": "5",
         **dict.fromkeys(numbers, 1),
     }
 

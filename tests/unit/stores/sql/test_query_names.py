@@ -17,6 +17,7 @@ ONLY_SQLITE = {
         "application_id",
         "check_file",
         "check_file_fully",
+        "check_ready",
         "data_version",
         "first_damage",
         "merge_log",
@@ -86,6 +87,7 @@ ONLY_POSTGRES = {
         "merge_changes",
     },
     "bodies of a batch go in one way there": {"keep_answers"},
+    "others may put their own functions and schemas there": {"own_path", "schema_squatter"},
     "jobs lie in two places": {
         "accept_jobs",
         "check_places",
