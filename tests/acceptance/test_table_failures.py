@@ -297,3 +297,22 @@ def test_a_used_up_budget_ends_the_run_with_4_and_a_higher_one_goes_on(tmp_path:
     assert case.provider.counts.served == 24
     assert again.document["usd"] == pytest.approx(2.4)
     assert folder.leaks() == []
+
+
+def test_too_many_failures_end_the_run_and_keep_what_was_finished(tmp_path: Path) -> None:
+    def refuse_later(request: SimulatedRequest) -> Reply | None:
+        return None if int(asked(request).rpartition(" ")[2]) < 6 else refuse_all(request)
+
+    case = Case(refuse_later)
+    with case.provider:
+        folder = Folder(tmp_path, case)
+        app = tmp_path / "shop.py"
+        stops = "early_stop=0.5, early_stop_window=10, max_row_groups=1"
+        app.write_text(app.read_text().replace("early_stop=None", stops))
+        ended = folder.generate(rows=60)
+    assert ended.code == 1
+    assert ended.document["rows"] == 6
+    assert ended.document["missing"] > 0
+    assert "cells of column 'review' failed" in ended.errors
+    assert case.provider.counts.calls < 40
+    assert folder.leaks() == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from penstock.builds.slice import SliceOrder, SliceSite, SliceTask, order_of
@@ -28,7 +28,13 @@ from penstock.outputs.garbage import remove_attempt_files
 from penstock.outputs.paths import SliceNames, attempt_mark, slice_names
 from penstock.tables.part_schema import PartSchema
 from penstock.tables.parts import OldPart, digests_of, write_part
-from penstock.tables.row_group_run import RowGroupResult, RowGroupRun, RowGroupSite, TableDefinition
+from penstock.tables.row_group_run import (
+    Peers,
+    RowGroupResult,
+    RowGroupRun,
+    RowGroupSite,
+    TableDefinition,
+)
 from penstock.tables.seeds import SeedReader
 from penstock.worker.graph_run import EarlyStop
 
@@ -85,7 +91,6 @@ class TableDataset(Dataset[..., Any]):
             if isinstance(column, SeedColumn)
         }
         self.schema = PartSchema(table, self.readers)
-        self.running: set[RowGroupRun] = set()  # in this process
         self.definition = TableDefinition(table, self.schema.types, self.readers)
         options = TaskOptions(group=self.definition.group.key, limits={TABLE: table.name})
         records = [reader.fingerprint for reader in self.readers.values()]
@@ -99,14 +104,6 @@ class TableDataset(Dataset[..., Any]):
             options,
             source,
         )
-
-    @cached_property
-    def early_stop(self) -> EarlyStop | None:
-        """What all row groups of a process share."""
-        options = self.table.options
-        if options.early_stop is None:
-            return None
-        return EarlyStop(options.early_stop_window, options.early_stop)
 
 
 async def _shape(ctx: Context, at: datetime) -> None:
@@ -122,6 +119,11 @@ class RowGroupTask(SliceTask):
     def __init__(self, site: SliceSite, dataset: TableDataset) -> None:
         self._own = dataset
         super().__init__(site, dataset, self._body)
+        self._peers = Peers()
+        self._early_stop: EarlyStop | None = None
+        options = dataset.table.options
+        if options.early_stop is not None:
+            self._early_stop = EarlyStop(options.early_stop_window, options.early_stop)
 
     @property
     def caps(self) -> Mapping[str, int]:
@@ -156,8 +158,8 @@ class RowGroupTask(SliceTask):
             count,
             context=ctx,
             kept=kept,
-            early_stop=dataset.early_stop,
-            peers=dataset.running,
+            early_stop=self._early_stop,
+            peers=self._peers,
         )
         result = await run.run()
         if old is not None:

@@ -145,6 +145,20 @@ class RowGroupSite:
     lends: Mapping[str, int] | None = None  # what whoever runs the group holds itself
 
 
+class Peers:
+    """The row groups of one run of a table that run in this process: what ends one may end all."""
+
+    def __init__(self) -> None:
+        self.running: set[RowGroupRun] = set()
+        self.ended: Exception | None = None  # why no group is begun any more
+
+    def end(self, error: Exception) -> None:
+        """Let no group begin any more, and those that run end with this."""
+        self.ended = self.ended or error
+        for group in self.running:
+            group.end(error)
+
+
 class RowGroupRun:
     """Owns the rows of one group while they are made. Belongs to one loop."""
 
@@ -159,7 +173,7 @@ class RowGroupRun:
         context: Context | None = None,
         kept: Mapping[str, Mapping[int, Any]] | None = None,
         early_stop: EarlyStop | None = None,
-        peers: set[RowGroupRun] | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Nothing is made yet.
 
@@ -172,8 +186,7 @@ class RowGroupRun:
             context: of the job, for functions that take one.
             kept: values that are there already, by column and row.
             early_stop: shared by the groups of a run.
-            peers: the groups of the table that run in this process: a closed account ends all of
-                them, since cells that have not begun would wait until it is open.
+            peers: the groups of the table that run in this process.
         """
         self._definition = definition
         self._table = definition.table
@@ -183,7 +196,7 @@ class RowGroupRun:
         self._context = context
         self._kept = kept or {}
         self._early_stop = early_stop
-        self._peers = set() if peers is None else peers
+        self._peers = Peers() if peers is None else peers
         self._graph: GraphRun | None = None
         self._rows: dict[int, dict[str, Any]] = {
             number: {} for number in range(first_row, first_row + count)
@@ -231,6 +244,8 @@ class RowGroupRun:
         await self._begin()
         nodes = self._nodes()
         if nodes:
+            if self._peers.ended is not None:
+                raise self._peers.ended
             tracker = CompletionTracker(nodes, self._task_of)
             graph = self._graph = GraphRun(
                 tracker,
@@ -241,11 +256,14 @@ class RowGroupRun:
                 early_stop=self._early_stop,
                 lends=self._site.lends,
             )
-            self._peers.add(self)
+            self._peers.running.add(self)
             try:
                 await graph.run(turn)
+            except (TableStopped, TooManyFailures) as stopped:
+                self._peers.end(stopped)
+                raise
             finally:
-                self._peers.discard(self)
+                self._peers.running.discard(self)
             if not tracker.is_finished:
                 raise InternalError(f"{self!r} has ended before its cells.")
         made = [number for number in self._rows if number not in self._dropped]
@@ -709,10 +727,10 @@ class RowGroupRun:
         attempt_context.current.set(part)
         return part
 
-    def _end_with_account(self, provider: str, error: Exception) -> None:
-        """End: the account of a provider is closed."""
-        if self._attempt is not None:
-            self._attempt.closed_account = provider
+    def end(self, error: Exception, closed_account: str | None = None) -> None:
+        """Begin no more cells; `run` raises this when those that run have ended."""
+        if self._attempt is not None and closed_account is not None:
+            self._attempt.closed_account = closed_account
         if self._graph is not None:
             self._graph.end(error)
 
@@ -758,8 +776,8 @@ class RowGroupRun:
             return Ends(error)
         cause = error.cause
         if error.closed_account is not None:
-            for peer in self._peers - {self}:
-                peer._end_with_account(error.closed_account, error)
+            for peer in self._peers.running - {self}:  # or what they have not begun would wait
+                peer.end(error, error.closed_account)
             return Ends(error)
         if isinstance(cause, Exception):
             verdict = self._judge[node.column](task, cause, tries)
