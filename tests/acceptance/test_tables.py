@@ -244,3 +244,25 @@ def test_what_ends_a_run_is_not_tried_again(
 
     assert result.made == 0
     assert len(calls) == len(set(calls))
+
+
+def test_after_an_early_stop_the_same_program_may_go_on(tmp_path: Path) -> None:
+    app = Penstock("again", store=f"sqlite:///{tmp_path / 'again.db'}")
+    _opened.append(app)
+    table = app.table("again", buffer_size=4, max_row_groups=1, early_stop_window=4)
+    table.seed("n", source=list(range(40)))
+    calls: list[int] = []
+
+    @table.column()
+    async def made(n: int) -> int:
+        calls.append(n)
+        if len(calls) <= 8:
+            raise KeyError(n)
+        return n
+
+    stopped = table.generate(40, out=tmp_path / "out")
+    assert stopped.report is not None
+    assert len(stopped.report.failed) == 10
+    assert (stopped.made, len(calls)) == (0, 4)
+    calls += [0] * 8
+    assert table.generate(40, out=tmp_path / "out").made == 40
