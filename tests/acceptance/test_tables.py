@@ -246,6 +246,19 @@ def test_what_ends_a_run_is_not_tried_again(
     assert len(calls) == len(set(calls))
 
 
+def test_a_column_that_calls_nobody_has_cost_no_tokens(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    shop = Shop(tmp_path, provider)
+
+    @shop.table.column()
+    async def length(review: str) -> int:
+        return len(review)
+
+    cost = shop.generate(5).columns["length"]
+    assert (cost.cells, cost.input_tokens, cost.output_tokens, cost.micros) == (5, 0, 0, 0)
+
+
 def test_after_an_early_stop_the_same_program_may_go_on(tmp_path: Path) -> None:
     app = Penstock("again", store=f"sqlite:///{tmp_path / 'again.db'}")
     _opened.append(app)

@@ -76,14 +76,15 @@ class CellTally:
 
     def figures(self, context: AttemptContext | None) -> CellFigures:
         """Return what it has cost, answered or not; what nobody has told is None."""
-        read, cached, written = (
-            map(_sum, zip(*self._tokens, strict=True)) if self._tokens else _UNKNOWN
-        )
         now = self._clock.monotonic()
         waited = 0.0 if context is None else context.waited_seconds(now)
         calls = None if context is None or context.calls is None else context.calls.delivered
         found = calls or []
         is_free = calls is not None and not found and not self._tokens  # nothing was answered
+        untold = (0, 0, 0) if is_free else _UNKNOWN
+        read, cached, written = (
+            map(_sum, zip(*self._tokens, strict=True)) if self._tokens else untold
+        )
         is_known = bool(found) and all(
             one.is_priced and not one.answer.is_estimated for one in found
         )
