@@ -21,6 +21,7 @@ from penstock.events.sink import SchedulerEvents
 from penstock.retry.policy import RetryPolicy
 from penstock.tables.part_schema import PartSchema
 from penstock.tables.row_group_run import (
+    Peers,
     RowGroupResult,
     RowGroupRun,
     RowGroupSite,
@@ -68,7 +69,9 @@ def made(
         site = RowGroupSite(
             scheduler, "run-1", clock, InlineRunner(loop), RetryPolicy(), lambda: 0.5
         )
-        run = RowGroupRun(definition, site, "g", first_row, count, kept=kept, early_stop=early_stop)
+        run = RowGroupRun(
+            definition, site, "g", first_row, count, kept=kept, peers=Peers(early_stop)
+        )
         try:
             return await run.run()
         finally:

@@ -119,11 +119,8 @@ class RowGroupTask(SliceTask):
     def __init__(self, site: SliceSite, dataset: TableDataset) -> None:
         self._own = dataset
         super().__init__(site, dataset, self._body)
-        self._peers = Peers()
-        self._early_stop: EarlyStop | None = None
-        options = dataset.table.options
-        if options.early_stop is not None:
-            self._early_stop = EarlyStop(options.early_stop_window, options.early_stop)
+        share, window = dataset.table.options.early_stop, dataset.table.options.early_stop_window
+        self._peers = Peers(None if share is None else EarlyStop(window, share))
 
     @property
     def caps(self) -> Mapping[str, int]:
@@ -158,7 +155,6 @@ class RowGroupTask(SliceTask):
             count,
             context=ctx,
             kept=kept,
-            early_stop=self._early_stop,
             peers=self._peers,
         )
         result = await run.run()

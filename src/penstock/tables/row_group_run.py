@@ -148,7 +148,8 @@ class RowGroupSite:
 class Peers:
     """The row groups of one run of a table that run in this process: what ends one may end all."""
 
-    def __init__(self) -> None:
+    def __init__(self, early_stop: EarlyStop | None = None) -> None:
+        self.early_stop = early_stop
         self.running: set[RowGroupRun] = set()
         self.ended: Exception | None = None  # why no group is begun any more
 
@@ -172,7 +173,6 @@ class RowGroupRun:
         *,
         context: Context | None = None,
         kept: Mapping[str, Mapping[int, Any]] | None = None,
-        early_stop: EarlyStop | None = None,
         peers: Peers | None = None,
     ) -> None:
         """Nothing is made yet.
@@ -185,7 +185,6 @@ class RowGroupRun:
             count: of rows.
             context: of the job, for functions that take one.
             kept: values that are there already, by column and row.
-            early_stop: shared by the groups of a run.
             peers: the groups of the table that run in this process.
         """
         self._definition = definition
@@ -195,7 +194,6 @@ class RowGroupRun:
         self._first = first_row
         self._context = context
         self._kept = kept or {}
-        self._early_stop = early_stop
         self._peers = Peers() if peers is None else peers
         self._graph: GraphRun | None = None
         self._rows: dict[int, dict[str, Any]] = {
@@ -253,7 +251,7 @@ class RowGroupRun:
                 self._verdict,
                 self._site.scheduler,
                 self._site.run_id,
-                early_stop=self._early_stop,
+                early_stop=self._peers.early_stop,
                 lends=self._site.lends,
             )
             self._peers.running.add(self)
