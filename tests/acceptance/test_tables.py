@@ -279,3 +279,28 @@ def test_after_an_early_stop_the_same_program_may_go_on(tmp_path: Path) -> None:
     assert (stopped.made, len(calls)) == (0, 4)
     calls += [0] * 8
     assert table.generate(40, out=tmp_path / "out").made == 40
+
+
+def test_what_looks_at_a_whole_group_is_made_anew_with_rows_that_were_dropped(
+    tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    def generate(*, retry_dropped: bool = False) -> Any:
+        shop = Shop(tmp_path, provider)
+
+        @shop.table.column()
+        async def odd(product: dict[str, str]) -> str:
+            if _down.is_set() and product["name"] == "coat 2":
+                raise KeyError
+            return product["name"]
+
+        @shop.table.column(batch=True)
+        def rows_beside(odd: list[str]) -> list[int]:
+            return [len(odd)] * len(odd)
+
+        return shop.table.generate(5, out=shop.out, retry_dropped=retry_dropped)
+
+    _down.set()
+    assert generate().to_polars()["rows_beside"].to_list() == [4] * 4
+    _down.clear()
+    assert generate(retry_dropped=True).to_polars()["rows_beside"].to_list() == [5] * 5
+    assert provider.counts.served == 5

@@ -111,7 +111,7 @@ class OldPart:
         if self.part is None:
             return {}
         same = [name for name in wanted if self.part.identities.get(name) == table.identities[name]]
-        if self._records != dict(records):  # other rows, or rows that were dropped and may be made
+        if self.part.dropped_count or self._records != dict(records):  # other rows may be made
             same = [name for name in same if name not in table.group_columns]
         found: dict[str, dict[int, Any]] = {}
         for row, digest in records.items():
